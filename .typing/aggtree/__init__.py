@@ -1,0 +1,1 @@
+../../aggtree/__init__.py

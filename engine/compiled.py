@@ -1,0 +1,26 @@
+"""The one decorator of every numba kernel, and the intrinsics kernels share.
+
+Rules for kernels (modules named `*_kernels.py`):
+
+- serial and `nogil`: threads and processes come from above, so a kernel never starts any;
+- the caller allocates; a kernel writes into the arrays it is given;
+- no bounds are checked here, so callers validate shapes, offsets and labels before the call;
+- floating point may be contracted into fused multiply-adds but not re-ordered, so that a row's result
+  does not depend on the block it is computed in;
+- each kernel has a brute-force twin in `tests/naive.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile `function` on first call and cache the machine code on disk."""
+    compiled: Function = numba.njit(
+        nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, boundscheck=False
+    )(function)
+    return compiled

@@ -1,0 +1,131 @@
+"""Every parameter of the engine, in frozen records that say what is allowed.
+
+A record is checked when it is made, so nothing behind it has to check again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from aggtree.engine.dictionaries import MAX_WIDE_WORDS, MAX_WORDS
+
+MAX_DICTIONARIES = 64
+MAX_BEAM = 64
+
+Cooling = Literal["joint", "kmeans"]
+
+
+def parse_words(text: str) -> tuple[int, ...]:
+    """Read sizes of dictionaries as the command line writes them: `256x8` or `4096,256x8`."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        count, _, times = part.strip().partition("x")
+        if not count.isdecimal() or (times and not times.isdecimal()):
+            raise ValueError(f"words {text!r}: expected sizes such as 256x8 or 4096,256x8, got {part!r}")
+        sizes.extend([int(count)] * (int(times) if times else 1))
+    return tuple(sizes)
+
+
+def dictionary_sizes(dictionaries: int | None, words: int | Sequence[int]) -> tuple[int, ...]:
+    """Combine a number of dictionaries and their sizes into one tuple of sizes.
+
+    With an integer `words` every dictionary has that many; a sequence names each size, and
+    `dictionaries` may then be left out.
+    """
+    if isinstance(words, int):
+        return (words,) * (8 if dictionaries is None else dictionaries)
+    sizes = tuple(int(size) for size in words)
+    if dictionaries is not None and dictionaries != len(sizes):
+        raise ValueError(f"dictionaries={dictionaries} but words names {len(sizes)} sizes: leave one of them out")
+    return sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnealingParams:
+    """How dictionaries are learned.
+
+    words : words of each dictionary, at most 256 each; the first may have up to 65,536 and is
+        then a *wide first dictionary*: learned first, its word is the nearest one, locked.
+    beam : paths kept by multi-path encoding.
+    rounds : at most this many cooling rounds of the offline `fit`.
+    tolerance : `fit` stops when a round lowers the distortion by less than this fraction.
+    cooling : `joint` updates all dictionaries by one least-squares step per round; `kmeans` is
+        the paper's way, one dictionary after the other.
+    """
+
+    words: tuple[int, ...] = (256,) * 8
+    beam: int = 10
+    seed: int = 0
+    rounds: int = 25
+    tolerance: float = 1e-3
+    cooling: Cooling = "joint"
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.words) <= MAX_DICTIONARIES:
+            raise ValueError(f"{len(self.words)} dictionaries: expected 1 to {MAX_DICTIONARIES}")
+        if not 1 <= self.words[0] <= MAX_WIDE_WORDS:
+            raise ValueError(f"first dictionary of {self.words[0]} words: expected 1 to {MAX_WIDE_WORDS}")
+        for number, size in enumerate(self.words[1:], start=2):
+            if not 1 <= size <= MAX_WORDS:
+                raise ValueError(f"dictionary {number} of {size} words: expected 1 to {MAX_WORDS}")
+        if not 1 <= self.beam <= MAX_BEAM:
+            raise ValueError(f"beam {self.beam}: expected 1 to {MAX_BEAM}")
+        if self.rounds < 0:
+            raise ValueError(f"rounds {self.rounds}: expected 0 or more")
+        if self.cooling not in ("joint", "kmeans"):
+            raise ValueError(f"cooling {self.cooling!r}: expected 'joint' or 'kmeans'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeParams:
+    """How codes are arranged into an A-Tree.
+
+    bucket : a node of at most this many vectors is not split, its vectors are its leaves (T).
+    stray : inside a split node, a group of at most this many vectors becomes no node of its own
+        but leaves of the split node. `bucket=1, stray=1` is the paper's tree.
+    norm_bytes : bytes of a leaf's squared norm: 1 or 2, quantized over the level's range, or 4, exact.
+    """
+
+    bucket: int = 64
+    stray: int = 1
+    norm_bytes: Literal[1, 2, 4] = 1
+
+    def __post_init__(self) -> None:
+        if self.bucket < 1:
+            raise ValueError(f"bucket {self.bucket}: expected 1 or more")
+        if not 1 <= self.stray <= self.bucket:
+            raise ValueError(f"stray {self.stray}: expected 1 to bucket ({self.bucket})")
+        if self.norm_bytes not in (1, 2, 4):
+            raise ValueError(f"norm_bytes {self.norm_bytes}: expected 1, 2 or 4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchParams:
+    """How far one call to search looks.
+
+    limits : nodes kept at level 1, 2, ...; the last number holds for every deeper level.
+        0 means no limit. `SearchParams()` lets the index choose from its size.
+    """
+
+    limits: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for level, limit in enumerate(self.limits, start=1):
+            if limit < 0:
+                raise ValueError(f"limit {limit} of level {level}: expected 1 or more, or 0 for no limit")
+
+    @classmethod
+    def paper(cls, *, start: float, growth: float, levels: int) -> "SearchParams":
+        """The paper's schedule L_i = L_0 · L_s^i for i = 1..levels."""
+        return cls(limits=tuple(max(1, round(start * growth**level)) for level in range(1, levels + 1)))
+
+    @classmethod
+    def unlimited(cls) -> "SearchParams":
+        """Visit the whole tree: the answer is the exhaustive ranking over the reconstructions."""
+        return cls(limits=(0,))
+
+    def per_level(self, levels: int) -> tuple[int, ...]:
+        """One limit for each of `levels` levels."""
+        if not self.limits:
+            raise ValueError("limits are not chosen yet")
+        return (self.limits + (self.limits[-1],) * levels)[:levels]

@@ -1,0 +1,1 @@
+"""Work that takes hours: plans, memory, order, resume, Dask, and the command line."""
