@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-scale lint format numbers clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+# The stamp is renewed when the dependencies change, so a stale environment is never used.
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $@
+
+demo: $(VENV)/installed  ## build an index of real SIFT out of core, query it, compare with exact search
+	$(BIN)/aggtree demo --directory demo
+
+test: $(VENV)/installed  ## run the tests
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/installed  ## tests that take minutes
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-scale: $(VENV)/installed  ## 20 million vectors under 1 GiB
+	$(BIN)/python -m pytest -m scale --timeout 14400
+
+lint: $(VENV)/installed  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p aggtree
+
+format: $(VENV)/installed  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what was built here, the demo's index included
+	rm -rf $(VENV) demo build dist *.egg-info
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

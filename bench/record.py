@@ -1,0 +1,71 @@
+"""One JSON line per measurement: where, with which versions and parameters, and the raw result."""
+
+import json
+import os
+import platform
+import subprocess
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("aggtree", "numpy", "numba", "dask", "zarr", "faiss-cpu")
+
+
+def processor() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def package_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def commit() -> str:
+    """The commit measured, with a mark when the tree had changes."""
+    answer = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return answer.stdout.strip() or "unknown"
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "packages": {name: package_version(name) for name in PACKAGES},
+    }
+
+
+def write(benchmark: str, parameters: dict[str, Any], results: dict[str, Any]) -> None:
+    """Append one measurement to `bench/results/<benchmark>.jsonl`."""
+    RESULTS.mkdir(exist_ok=True)
+    line = {
+        "benchmark": benchmark,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit(),
+        "machine": machine(),
+        "parameters": parameters,
+        "results": results,
+    }
+    with (RESULTS / f"{benchmark}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read(benchmark: str) -> list[dict[str, Any]]:
+    """Every recorded measurement of a benchmark, oldest first."""
+    path = RESULTS / f"{benchmark}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
