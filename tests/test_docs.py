@@ -1,0 +1,48 @@
+"""The code a reader sees is run: `python` blocks and `$ aggtree` lines of README and docs, page by page."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aggtree.jobs.command_line import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
+
+
+def run_console(text: str) -> None:
+    for line in text.replace("\\\n", " ").splitlines():
+        if not line.startswith("$ aggtree"):
+            continue
+        arguments = shlex.split(line.removeprefix("$ aggtree"), comments=True)
+        answer = CliRunner().invoke(main, arguments, catch_exceptions=False)
+        assert answer.exit_code == 0, f"{line}\n{answer.output}"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for kind, text in blocks(page):
+        if kind == "python":
+            exec(compile(text, str(page), "exec"), names)
+        else:
+            run_console(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
