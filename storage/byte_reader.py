@@ -1,0 +1,143 @@
+"""Bytes by position: the local file or the remote object below every flat vector format.
+
+Local files are read with `pread`, never mapped: pages of a mapping count as resident memory of the
+process, and a build would then seem to use as much memory as its input has bytes.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from aggtree.storage.errors import SourceError
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, on one line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())
+
+
+class ByteReader(ABC):
+    """A sequence of bytes of known size; safe to use from several threads."""
+
+    name: str
+    size: int
+
+    @abstractmethod
+    def _read_into(self, offset: int, out: memoryview) -> int:
+        """Fill `out` from `offset` on as far as the bytes go, and say how many there were."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file; reading afterwards is an error."""
+
+    def read_into(self, offset: int, out: NDArray[Any]) -> None:
+        """Fill the C-contiguous array `out` with the bytes from `offset` on."""
+        wanted = out.reshape(-1).view(np.uint8).data
+        if offset < 0 or offset + len(wanted) > self.size:
+            raise SourceError(
+                f"{self.name}: ends at byte {self.size}, {len(wanted)} bytes are needed "
+                f"from byte {offset} on: it is cut off, copy it again"
+            )
+        try:
+            count = self._read_into(offset, wanted)
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{self.name}: cannot be read at byte {offset}: {reason(error)}") from error
+        if count != len(wanted):
+            raise SourceError(
+                f"{self.name}: ended at byte {offset + count} although it had {self.size} bytes "
+                "when it was opened: it was changed meanwhile, start again"
+            )
+
+    def read_array(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """A new array made of the bytes from `offset` on."""
+        if (needed := int(np.dtype(dtype).itemsize * np.prod(shape, dtype=object))) > self.size - offset:
+            raise SourceError(
+                f"{self.name}: ends at byte {self.size}, {needed} bytes are needed from byte {offset} on: "
+                "it is cut off, copy it again"
+            )
+        out = np.empty(shape, dtype)
+        self.read_into(offset, out)
+        return out
+
+
+class LocalBytes(ByteReader):
+    """A file of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._descriptor = -1
+        try:
+            if path.is_dir():
+                raise SourceError(f"{path}: is a directory, expected a file: name one of the files in it")
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.size = os.fstat(self._descriptor).st_size
+        except FileNotFoundError as error:
+            raise SourceError(f"{path}: no such file: check the path") from error
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{path}: cannot be opened: {reason(error)}") from error
+
+    def _read_into(self, offset: int, out: memoryview) -> int:
+        done = 0
+        while done < len(out):
+            count = os.preadv(self._descriptor, [out[done:]], offset + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RemoteBytes(ByteReader):
+    """An object behind an fsspec URL such as s3://bucket/base.u8bin."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise SourceError(f"{url}: URLs need fsspec: pip install 'aggtree[s3]'") from error
+        try:
+            self._files, self._path = url_to_fs(url)
+            self.size = int(self._files.size(self._path))
+        except ImportError as error:
+            raise SourceError(f"{url}: {reason(error)}: pip install 'aggtree[s3]'") from error
+        except FileNotFoundError as error:
+            raise SourceError(f"{url}: no such object: check the URL") from error
+        except Exception as error:  # every fsspec backend has error types of its own
+            raise SourceError(f"{url}: cannot be opened: {reason(error)}") from error
+
+    def _read_into(self, offset: int, out: memoryview) -> int:
+        try:
+            data = self._files.cat_file(self._path, start=offset, end=offset + len(out))
+        except Exception as error:  # every fsspec backend has error types of its own
+            raise OSError(reason(error)) from error
+        out[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Connections belong to fsspec, which shares them."""
+
+
+def open_bytes(location: str) -> ByteReader:
+    """Open a path or an fsspec URL; an empty one is an error, because no format allows it."""
+    scheme, separator, rest = location.partition("://")
+    if separator and scheme != "file":
+        reader: ByteReader = RemoteBytes(location)
+    else:
+        reader = LocalBytes(Path(rest if separator else location))
+    if reader.size == 0:
+        reader.close()
+        raise SourceError(f"{reader.name}: is empty: copy or write it again")
+    return reader
