@@ -13,6 +13,10 @@ class IndexFormatError(AggtreeError):
     """An index directory that is damaged, incomplete or of an unknown version."""
 
 
+class DiskError(AggtreeError):
+    """A file the system would not read, write or rename: no space, no permission, a failing device."""
+
+
 class BuildMismatchError(AggtreeError):
     """A build resumed with other parameters or another input than it was started with."""
 

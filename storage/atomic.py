@@ -1,0 +1,213 @@
+"""The one place that changes the disk: a file is there completely, or not at all.
+
+A file is written under a temporary name beside its place, synced, renamed, and the directory is
+synced. After `replace_file` returns the new content survives a power cut; before it returns a
+reader, or a process started after a crash, sees the old content or none. Every call that changes
+a file or a directory goes through `disk`, so tests put a failing one there.
+"""
+
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from aggtree.storage.checksums import BlockChecksums, Buffer, as_bytes
+from aggtree.storage.errors import DiskError
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+TEMPORARY = ".temporary"
+"""End of the name of every file that is not finished; left behind only by a killed process."""
+
+
+class Disk:
+    """The system calls that change files and directories."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def remove_file(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+
+disk = Disk()
+
+
+class NewFile:
+    """A file under its temporary name, taking its bytes in order."""
+
+    def __init__(self, path: Path, descriptor: int, expected: int) -> None:
+        self.path = path
+        self.checksums = BlockChecksums()
+        self._descriptor = descriptor
+        self._expected = expected
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far."""
+        return self.checksums.bytes
+
+    def write(self, data: Buffer) -> None:
+        """Append all of `data`."""
+        rest = as_bytes(data)
+        needed = max(self._expected, self.bytes + len(rest))
+        self.checksums.add(rest)
+        with explained(self.path, needed):
+            while len(rest):
+                rest = rest[disk.write(self._descriptor, rest.data) :]
+
+
+@contextmanager
+def replace_file(path: Path, expected: int = 0) -> Iterator[NewFile]:
+    """Write a file that takes the place of `path` when the block ends without an error.
+
+    `expected` bytes, where known, are named in the message when the disk is full.
+    """
+    temporary = _temporary_name(path)
+    with explained(path, expected):
+        descriptor = disk.create(temporary)
+    try:
+        file = NewFile(path, descriptor, expected)
+        try:
+            yield file
+            with explained(path, max(expected, file.bytes)):
+                disk.sync(descriptor)
+        finally:
+            os.close(descriptor)
+        with explained(path):
+            disk.rename(temporary, path)
+            sync_directory(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            disk.remove_file(temporary)
+        raise
+
+
+def write_bytes(path: Path, data: Buffer) -> BlockChecksums:
+    """Put `data` at `path`; returns its checksums."""
+    with replace_file(path, len(as_bytes(data))) as file:
+        file.write(data)
+    return file.checksums
+
+
+def canonical(value: Json) -> bytes:
+    """The one spelling of `value` as JSON: sorted keys, fixed indentation, ASCII."""
+    return (json.dumps(value, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode(
+        "ascii"
+    )
+
+
+def write_json(path: Path, value: Json) -> BlockChecksums:
+    """Put `value` at `path` as canonical JSON; returns its checksums."""
+    return write_bytes(path, canonical(value))
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and the missing ones above it, so that they survive a power cut."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with explained(path):
+        disk.make_directory(path)
+        sync_directory(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it is there."""
+    with explained(path):
+        disk.remove_file(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory: it vanishes at once, then its files are deleted.
+
+    Processes that have files of it open or mapped keep them.
+    """
+    if not path.is_dir():
+        return
+    temporary = _temporary_name(path)
+    with explained(path):
+        disk.rename(path, temporary)
+        sync_directory(path.parent)
+        disk.remove_tree(temporary)
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Remove what killed processes left unfinished below `directory`; nobody may be writing there."""
+    with explained(directory):
+        for parent, directories, files in os.walk(directory):
+            for name in [name for name in directories if name.endswith(TEMPORARY)]:
+                directories.remove(name)
+                disk.remove_tree(Path(parent, name))
+            for name in files:
+                if name.endswith(TEMPORARY):
+                    disk.remove_file(Path(parent, name))
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        disk.sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explained(path: Path, needed: int = 0) -> Iterator[None]:
+    """Turn an OSError inside the block into a DiskError of one line about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(_explanation(error, path, needed)) from error
+
+
+def _explanation(error: OSError, path: Path, needed: int) -> str:
+    again = "run the same command again"
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            reason = f"no space left on the disk{_room(path, needed)}; make room and {again}"
+        case errno.EIO:
+            reason = f"input/output error of the device; check the disk, then {again}"
+        case errno.EACCES | errno.EPERM:
+            reason = "permission denied; give this user the right to it or choose another directory"
+        case errno.EROFS:
+            reason = "the file system is read-only; choose another directory"
+        case errno.EMFILE | errno.ENFILE:
+            reason = "too many open files; raise the limit (ulimit -n)"
+        case errno.ENOENT:
+            reason = "no such file or directory"
+        case _:
+            reason = error.strerror or str(error)
+    return f"{path}: {reason}"
+
+
+def _room(path: Path, needed: int) -> str:
+    with suppress(OSError):
+        free = shutil.disk_usage(path.parent).free
+        return f": {needed:,} bytes needed, {free:,} free" if needed else f": {free:,} bytes free"
+    return ""
+
+
+def _temporary_name(path: Path) -> Path:
+    # Unique, because a partition that is retried may still be written by its first worker.
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
