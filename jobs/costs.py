@@ -1,0 +1,133 @@
+"""Memory and disk each stage needs: formulas with measured constants, no decisions.
+
+A process's constants are what it takes after importing its libraries and running every kernel once, by PSS;
+`bench` measures projected against peak. Arrays are counted where they are allocated.
+"""
+
+from dataclasses import dataclass
+
+from aggtree.engine.code_order import sort_bytes
+from aggtree.engine.dictionaries import CodeLayout
+from aggtree.jobs.memory import MIB
+
+DRIVER_BYTES = 210 * MIB  # this process, Dask arrays and kernels loaded
+CLUSTER_BYTES = 30 * MIB  # a scheduler inside this process, and its helper process
+WORKER_BYTES = 170 * MIB  # one spawned worker, kernels loaded
+BLOCK_BYTES = 8 * MIB  # rows that encoding reads at once, in their own dtype
+STITCH_BYTES = 48 * MIB  # buffers of stitching and checksums
+SAMPLE_BYTES = 64 * MIB  # samples of runs from which splitters are chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The size of a build: everything its memory depends on.
+
+    item_bytes : bytes of one component of a vector in the source.
+    source_rows : rows the source holds in memory to read one range (a Dask array's chunk), or 0.
+    """
+
+    rows: int
+    dimension: int
+    item_bytes: int
+    words: tuple[int, ...]
+    beam: int
+    batch_rows: int
+    shard_rows: int
+    train_rows: int
+    source_rows: int = 0
+
+    @property
+    def layout(self) -> CodeLayout:
+        return CodeLayout(self.words)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dimension * self.item_bytes
+
+    @property
+    def id_bytes(self) -> int:
+        return 4 if self.rows <= 2**32 else 8
+
+    @property
+    def run_row_bytes(self) -> int:
+        """Bytes of one row of a sorted run: code and id."""
+        return self.layout.width + self.id_bytes
+
+    @property
+    def shards(self) -> int:
+        return -(-self.rows // self.shard_rows)
+
+    @property
+    def shard(self) -> int:
+        """Rows of the largest shard."""
+        return min(self.rows, self.shard_rows)
+
+    @property
+    def narrow_words(self) -> int:
+        """Words of all dictionaries that meet in cross tables: all but a wide first one."""
+        return sum(self.words[self.layout.wide :])
+
+
+def dictionary_bytes(work: Workload) -> int:
+    """Dictionaries with the cross tables 2·c'ᵀc of beam encoding."""
+    return 4 * sum(work.words) * work.dimension + 4 * work.narrow_words**2
+
+
+def train_bytes(work: Workload, threads: int, ahead: int) -> int:
+    """One batch in memory and `ahead` more being read, statistics, and the solver's copies."""
+    batch = work.batch_rows * work.row_bytes
+    codes = 8 * work.batch_rows * work.layout.levels
+    floats = 2 * 4 * work.batch_rows * work.dimension
+    normal = 8 * work.narrow_words**2
+    right = 8 * sum(work.words) * work.dimension
+    return (
+        (1 + ahead) * batch
+        + work.source_rows * work.row_bytes
+        + codes
+        + floats
+        + 4 * normal
+        + 6 * right
+        + dictionary_bytes(work)
+        + threads * encode_block_bytes(work)
+    )
+
+
+def encode_block_bytes(work: Workload) -> int:
+    """What the encoder allocates for the block it works on."""
+    return 32 * MIB + 8 * 4 * work.dimension * 256
+
+
+def encode_bytes(work: Workload) -> int:
+    """One task: a block of rows, the codes of a shard, and the shard as zarr writes it."""
+    rows = max(1, BLOCK_BYTES // work.row_bytes)
+    block = rows * work.row_bytes * 2 + work.source_rows * work.row_bytes
+    return block + 4 * work.shard * work.layout.width + dictionary_bytes(work) + encode_block_bytes(work)
+
+
+def sort_task_bytes(work: Workload) -> int:
+    """One task: the codes and ids of a shard, and what sorting allocates."""
+    return work.shard * (2 * work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
+
+
+def tree_row_bytes(work: Workload) -> int:
+    """Per row of a partition: its rows unsorted and sorted, then the part built from them.
+
+    A part has at most one node per row at each of a few levels; what was measured is below 60 bytes.
+    """
+    return work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes) + work.run_row_bytes + 60
+
+
+def tree_task_bytes(work: Workload) -> int:
+    """What a task of the tree stage needs whatever the size of its partition."""
+    return 4 * sum(work.words) * work.dimension + 16 * MIB
+
+
+def index_bytes(work: Workload) -> int:
+    """Disk of the finished index: codes, ids, suffixes and norms, nodes, dictionaries."""
+    leaf = work.layout.width + 1 + work.id_bytes
+    return work.rows * (work.layout.width + leaf + 2) + 4 * sum(work.words) * work.dimension
+
+
+def work_bytes(work: Workload) -> int:
+    """Disk used on top of that while the job runs: sorted runs, then parts of the tree."""
+    return work.rows * (work.run_row_bytes + work.layout.width + 1 + work.id_bytes + 2)

@@ -1,0 +1,52 @@
+"""What a build chooses when the user does not: everything follows from the number of rows.
+
+These choices decide bytes of the index, so they may depend on the input and never on the machine, on memory
+or on the number of workers.
+"""
+
+import math
+
+from aggtree.engine.params import TreeParams
+
+BATCH_ROWS = 100_000
+CHUNK_ROWS = 100_000
+SHARD_ROWS = 1_000_000
+SHARDS_WANTED = 16
+TRAIN_BATCHES = 20
+
+Words = tuple[int, ...]
+
+
+def default_words(rows: int) -> Words:
+    """Sizes of the dictionaries: eight of 256, behind a wide first one where there are rows enough.
+
+    A first dictionary of about 2·√n words leaves about √n/2 vectors below each, which is what makes the tree
+    prune: 1024 words at 300 thousand rows, 4096 at 5 million, 65,536 at a billion.
+    """
+    first = 2 ** round(math.log2(2 * math.sqrt(max(1, rows))))
+    behind = (256,) * 8
+    return (min(first, 65_536), *behind) if first > 256 else behind
+
+
+def default_tree(words: Words) -> TreeParams:
+    """Larger buckets behind a wide first dictionary: its nodes are already small."""
+    return TreeParams(bucket=128, stray=1) if words[0] > 256 else TreeParams(bucket=64, stray=1)
+
+
+def default_batch_rows(rows: int) -> int:
+    """Rows of one training batch."""
+    return min(BATCH_ROWS, rows)
+
+
+def default_train_rows(rows: int, words: Words) -> int:
+    """Rows the training reads in all: twenty batches, more for a very wide first dictionary.
+
+    A small source is read several times; its rows are worth more than one look.
+    """
+    return max(TRAIN_BATCHES * default_batch_rows(rows), 40 * words[0])
+
+
+def default_shard_rows(rows: int) -> int:
+    """Rows of one code shard: a million, less where that would leave too few shards to work on at once."""
+    wanted = -(-rows // SHARDS_WANTED)
+    return max(CHUNK_ROWS, min(SHARD_ROWS, -(-wanted // CHUNK_ROWS) * CHUNK_ROWS))

@@ -1,0 +1,286 @@
+"""Where tasks run: in this process, on a local Dask cluster, or on an existing one.
+
+All executors take the same tasks and give the same bytes. They differ in what they cost: this process
+shares one copy of the libraries between its threads (the kernels release the interpreter's lock); a cluster
+has processes of its own, which may be on other machines and may die without taking the job with them.
+"""
+
+import logging
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from aggtree.jobs.progress import Progress
+from aggtree.jobs.tasks import ATTEMPTS, Function, Outcome, Task, failure, is_final, run_task, versions
+from aggtree.storage.errors import JobError
+
+PATIENCE_SECONDS = 300.0  # how long a job waits for a cluster that has lost all its workers
+
+
+class StoppedError(Exception):
+    """Raised inside a task when its job is being stopped."""
+
+
+class Executor(ABC):
+    """Runs the tasks of a stage, each at most `ATTEMPTS` times."""
+
+    workers: int
+    description: str
+
+    @abstractmethod
+    def run(
+        self, stage: str, function: Function, tasks: Sequence[Task], progress: Progress
+    ) -> Iterator[tuple[Task, Outcome]]:
+        """Run all tasks and give each with its outcome, in the order they finish."""
+
+    def close(self) -> None:
+        """Give back what was started."""
+
+    def __enter__(self) -> "Executor":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Ledger:
+    """What is in flight in one stage: attempts and rows told so far, so that the display stays right."""
+
+    def __init__(self, stage: str, progress: Progress) -> None:
+        self._stage = stage
+        self._progress = progress
+        self._attempts: dict[int, int] = {}
+        self._told: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def tick(self, number: int, rows: int) -> None:
+        """`rows` more rows of partition `number` are done."""
+        with self._lock:
+            self._told[number] = self._told.get(number, 0) + rows
+            self._progress.advance(rows)
+
+    def finish(self, task: Task) -> None:
+        """The task is done: tell the rows it has not told itself."""
+        self.tick(task.number, task.rows - self._told.get(task.number, 0))
+
+    def fail(self, task: Task, error: BaseException) -> None:
+        """Take back what was told; raise when the task may not be tried again."""
+        self.tick(task.number, -self._told.get(task.number, 0))
+        attempts = self._attempts[task.number] = self._attempts.get(task.number, 0) + 1
+        if attempts >= ATTEMPTS or is_final(error):
+            raise failure(self._stage, task, error, attempts) from error
+        self._progress.note(f"{self._stage}: partition {task.number} is tried again after: {error}")
+
+
+class InProcess(Executor):
+    """Tasks run in this process, in `threads` threads, or in the calling thread when that is 1."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.workers = max(1, threads)
+        self.description = "in this process" + (f", {threads} threads" if threads > 1 else "")
+
+    def run(
+        self, stage: str, function: Function, tasks: Sequence[Task], progress: Progress
+    ) -> Iterator[tuple[Task, Outcome]]:
+        ledger, ours = _Ledger(stage, progress), versions()
+        if self.workers == 1:
+            for task in tasks:
+                yield task, self._run_here(function, task, ours, ledger)
+            return
+        stopping = threading.Event()
+
+        def call(task: Task) -> Outcome:
+            def tick(rows: int) -> None:
+                if stopping.is_set():
+                    raise StoppedError
+                ledger.tick(task.number, rows)
+
+            return run_task(function, task, ours, tick)
+
+        waiting = list(reversed(tasks))
+        running: dict[Future[Outcome], Task] = {}
+        with ThreadPoolExecutor(self.workers, thread_name_prefix=stage) as pool:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self.workers:
+                        task = waiting.pop()
+                        running[pool.submit(call, task)] = task
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        task = running.pop(future)
+                        error = future.exception()
+                        if error is not None:
+                            ledger.fail(task, error)
+                            waiting.append(task)
+                            continue
+                        ledger.finish(task)
+                        yield task, future.result()
+            finally:
+                stopping.set()
+
+    @staticmethod
+    def _run_here(function: Function, task: Task, ours: dict[str, str], ledger: _Ledger) -> Outcome:
+        while True:
+            try:
+                outcome = run_task(function, task, ours, lambda rows: ledger.tick(task.number, rows))
+            except Exception as error:
+                ledger.fail(task, error)
+            else:
+                ledger.finish(task)
+                return outcome
+
+
+def run_remote_task(function: Function, task: Task, expected: dict[str, str], topic: str) -> Outcome:
+    """Run one task in a Dask worker, telling its progress as events of `topic`."""
+    from distributed import get_worker
+
+    worker = get_worker()
+
+    def tick(rows: int) -> None:
+        worker.log_event(topic, {"number": task.number, "rows": rows})
+
+    return run_task(function, task, expected, tick)
+
+
+class DaskExecutor(Executor):
+    """Tasks run on the workers of a Dask client; a bounded number is in flight."""
+
+    def __init__(self, client: Any, resources: ExitStack, description: str) -> None:
+        self.client = client
+        self.description = description
+        self._resources = resources
+
+    @property
+    def workers(self) -> int:  # type: ignore[override]
+        """Tasks that run at once on the workers there are now."""
+        return sum(self.client.nthreads().values())
+
+    def run(
+        self, stage: str, function: Function, tasks: Sequence[Task], progress: Progress
+    ) -> Iterator[tuple[Task, Outcome]]:
+        ledger, ours = _Ledger(stage, progress), versions()
+        topic = f"aggtree-{stage}-{time.monotonic_ns()}"
+        finished: set[int] = set()
+
+        def hear(event: tuple[float, Any]) -> None:
+            # Events travel apart from results: one that comes late must not be counted twice.
+            _, message = event
+            if isinstance(message, dict) and message.get("number") not in finished:
+                ledger.tick(message["number"], message["rows"])
+
+        waiting = list(reversed(tasks))
+        running: dict[Any, Task] = {}
+        self.client.subscribe_topic(topic, hear)
+        try:
+            while waiting or running:
+                room = 2 * max(1, self.workers)  # one running and one waiting for each worker
+                while waiting and len(running) < room:
+                    task = waiting.pop()
+                    future = self.client.submit(run_remote_task, function, task, ours, topic, pure=False)
+                    running[future] = task
+                for future in self._finished(running):
+                    task = running.pop(future)
+                    if future.status != "finished":
+                        ledger.fail(task, future.exception() or JobError("it was cancelled"))
+                        waiting.append(task)
+                        continue
+                    finished.add(task.number)
+                    ledger.finish(task)
+                    yield task, future.result()
+        finally:
+            self.client.unsubscribe_topic(topic)
+            self.client.cancel(list(running))
+
+    def _finished(self, running: dict[Any, Task]) -> list[Any]:
+        """Wait for finished futures; an error when the cluster stays without workers."""
+        from distributed import wait as wait_for
+
+        alone_since = time.monotonic()
+        while True:
+            try:
+                return list(wait_for(list(running), timeout=5, return_when="FIRST_COMPLETED").done)
+            except TimeoutError:
+                if self.client.nthreads():
+                    alone_since = time.monotonic()
+                elif time.monotonic() - alone_since > PATIENCE_SECONDS:
+                    raise JobError(
+                        f"the cluster has had no worker for {PATIENCE_SECONDS:.0f} s: start workers and run again"
+                    ) from None
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the driver: it closes the workers, which would otherwise die with tracebacks."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def hidden_main() -> Iterator[None]:
+    """Hide the user's script from spawned workers.
+
+    A spawned process imports the main module again. Tasks need nothing of it, and a script without the
+    `if __name__ == "__main__"` guard would start its build once more in each worker.
+    """
+    main = sys.modules["__main__"]
+    saved = {name: main.__dict__.get(name) for name in ("__file__", "__spec__")}
+    main.__dict__.pop("__file__", None)
+    main.__dict__["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.__dict__.update({name: value for name, value in saved.items() if name != "__file__" or value})
+
+
+def local_cluster(workers: int, *, dashboard: bool = False) -> DaskExecutor:
+    """A cluster of `workers` spawned processes of one thread each, on this machine.
+
+    Dask's own memory limits are off: the plan has decided what runs, and a paused worker would wait for ever.
+    """
+    import dask
+    from distributed import Client, LocalCluster
+
+    with ExitStack() as stack:
+        stack.enter_context(hidden_main())
+        stack.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "60s"}))
+        cluster = stack.enter_context(
+            LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=None,
+                dashboard_address=":0" if dashboard else None,
+                silence_logs=logging.CRITICAL,
+            )
+        )
+        client = stack.enter_context(Client(cluster))
+        client.run(ignore_interrupts)
+        description = f"{workers} worker processes"
+        if dashboard:
+            description += f", dashboard {cluster.dashboard_link}"
+        return DaskExecutor(client, stack.pop_all(), description)
+    raise AssertionError("unreachable")
+
+
+def existing_cluster(address: str) -> DaskExecutor:
+    """The workers of a Dask scheduler that runs already, by its address such as `tcp://host:8786`."""
+    from distributed import Client
+
+    with ExitStack() as stack:
+        try:
+            client = stack.enter_context(Client(address, timeout=10, set_as_default=False))
+        except (OSError, ValueError, TimeoutError) as error:
+            raise JobError(f"scheduler {address}: cannot connect ({error})") from error
+        if not client.nthreads():
+            raise JobError(f"scheduler {address}: it has no workers; start some with `dask worker {address}`")
+        workers = len(client.nthreads())
+        description = f"{workers} workers of {address}, dashboard {client.dashboard_link}"
+        return DaskExecutor(client, stack.pop_all(), description)
+    raise AssertionError("unreachable")

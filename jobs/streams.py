@@ -1,0 +1,145 @@
+"""Rows on their way from a source to the computation.
+
+`as_dask_array` shows any source as a Dask array whose chunks are row ranges; `read_in_order` walks such an
+array chunk by chunk, reading ahead in a thread so that reading and computing overlap. A numpy or Dask array
+the user has is a source too.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.storage.errors import SourceError
+from aggtree.storage.vector_source import VectorSource, check_shape, open_source, served_dtype
+
+BATCH_ROWS = 100_000
+
+
+class ArraySource(VectorSource):
+    """A numpy array or memory map in this process; other processes cannot open it."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        if array.ndim != 2:
+            raise SourceError(f"array of shape {array.shape}: expected (rows, dimension)")
+        self.spec = f"array {array.shape[0]} x {array.shape[1]}"
+        check_shape(self.spec, *array.shape)
+        self.rows, self.dimension = array.shape
+        self.dtype = served_dtype(self.spec, array.dtype)
+        self._array = array
+
+    def _read(self, start: int, stop: int) -> NDArray[Any]:
+        return np.array(self._array[start:stop], self.dtype, order="C")
+
+
+class DaskSource(VectorSource):
+    """A Dask array the user has; rows are computed here when they are read, a chunk at a time."""
+
+    def __init__(self, array: Any) -> None:
+        if array.ndim != 2 or any(np.isnan(length) for length in array.shape):
+            raise SourceError(f"Dask array of shape {array.shape}: expected known (rows, dimension)")
+        self.spec = f"Dask array {array.shape[0]} x {array.shape[1]}"
+        check_shape(self.spec, *array.shape)
+        self.rows, self.dimension = (int(length) for length in array.shape)
+        self.dtype = served_dtype(self.spec, array.dtype)
+        self.chunk_rows = int(max(array.chunks[0]))
+        self._array = array.rechunk({1: -1})
+
+    def _read(self, start: int, stop: int) -> NDArray[Any]:
+        rows = self._array[start:stop].compute(scheduler="synchronous")
+        return np.array(rows, self.dtype, order="C")
+
+
+def as_source(source: Any) -> VectorSource:
+    """A source of whatever a user names: a path or spec, a source, a numpy array or a Dask array."""
+    if isinstance(source, VectorSource):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        return open_source(source)
+    if isinstance(source, np.ndarray):
+        return ArraySource(source)
+    if hasattr(source, "dask") and hasattr(source, "chunks"):
+        return DaskSource(source)
+    raise SourceError(f"source of type {type(source).__name__}: expected a path, an array or a Dask array")
+
+
+def travels(source: VectorSource) -> bool:
+    """Whether another process can open the source by its spec."""
+    return not isinstance(source, (ArraySource, DaskSource))
+
+
+class Rows:
+    """A source in the shape Dask wants: slices of it are read, and it is sent as its spec."""
+
+    ndim = 2
+
+    def __init__(self, source: VectorSource) -> None:
+        self.source = source
+        self.shape = (source.rows, source.dimension)
+        self.dtype = source.dtype
+
+    def __getitem__(self, key: tuple[slice, slice]) -> NDArray[Any]:
+        start, stop, _ = key[0].indices(self.source.rows)
+        return self.source.read(start, stop)[:, key[1]]
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return rows_of, (self.source.spec,)
+
+
+def rows_of(spec: str) -> Rows:
+    """Open a source in another process."""
+    return Rows(open_source(spec))
+
+
+def as_dask_array(source: VectorSource, chunk_rows: int = BATCH_ROWS) -> Any:
+    """The source as a Dask array (rows, dimension) whose chunks are row ranges."""
+    import dask.array as da
+
+    return da.from_array(
+        Rows(source),
+        chunks=(min(chunk_rows, source.rows), source.dimension),
+        name=False,
+        asarray=False,
+        fancy=False,
+        meta=np.empty((0, 0), source.dtype),
+    )
+
+
+def batch_ranges(rows: int, batch_rows: int, total: int) -> list[tuple[int, int]]:
+    """Row ranges of batches until `total` rows are read, in order, over and over.
+
+    Batches have the same size, so the last of a pass starts earlier where the rows do not divide evenly.
+    """
+    batch_rows = min(batch_rows, rows)
+    per_pass = -(-rows // batch_rows)
+    starts = [min(number * batch_rows, rows - batch_rows) for number in range(per_pass)]
+    count = max(1, -(-total // batch_rows))
+    return [(start, start + batch_rows) for start in (starts[number % per_pass] for number in range(count))]
+
+
+def read_in_order(array: Any, ranges: Sequence[tuple[int, int]], ahead: int = 1) -> Iterator[NDArray[Any]]:
+    """Rows of each range of a Dask array, in order, with `ahead` ranges being read meanwhile."""
+
+    def compute(start: int, stop: int) -> NDArray[Any]:
+        rows: NDArray[Any] = array[start:stop].compute(scheduler="synchronous")
+        return np.ascontiguousarray(rows)
+
+    if ahead == 0:
+        for start, stop in ranges:
+            yield compute(start, stop)
+        return
+    waiting: deque[Future[NDArray[Any]]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="read ahead") as pool:
+        try:
+            for start, stop in ranges:
+                waiting.append(pool.submit(compute, start, stop))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,99 @@
+"""The plan keeps its promise for any input: within the budget, or refused with one that would do."""
+
+import re
+
+import pytest
+from aggtree.jobs import costs
+from aggtree.jobs.costs import Workload
+from aggtree.jobs.defaults import default_batch_rows, default_shard_rows, default_train_rows, default_words
+from aggtree.jobs.memory import GIB, MIB, parse_size
+from aggtree.jobs.plan import make_plan, smallest_budget
+from aggtree.storage.errors import MemoryBudgetError
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def workload(
+    rows: int, dimension: int = 128, item_bytes: int = 1, words: tuple[int, ...] | None = None
+) -> Workload:
+    words = words or default_words(rows)
+    return Workload(
+        rows=rows,
+        dimension=dimension,
+        item_bytes=item_bytes,
+        words=words,
+        beam=10,
+        batch_rows=default_batch_rows(rows),
+        shard_rows=default_shard_rows(rows),
+        train_rows=default_train_rows(rows, words),
+    )
+
+
+workloads = st.builds(
+    workload,
+    rows=st.integers(1, 5 * 10**9),
+    dimension=st.integers(1, 4096),
+    item_bytes=st.sampled_from([1, 4]),
+    words=st.one_of(
+        st.none(), st.tuples(st.integers(1, 65_536), *[st.integers(1, 256)] * 3), st.just((256,) * 64)
+    ),
+)
+
+
+@given(work=workloads, allowed=st.integers(MIB, 64 * GIB), workers=st.integers(0, 64), travels=st.booleans())
+def test_projected_is_within_allowed_or_refused(
+    work: Workload, allowed: int, workers: int, travels: bool
+) -> None:
+    try:
+        plan = make_plan(work, allowed=allowed, workers=workers, travels=travels)
+    except MemoryBudgetError as error:
+        named = re.search(r"--memory (\S+MiB)", str(error))
+        assert named is not None
+        needed = parse_size(named[1])
+        assert needed > allowed
+        assert make_plan(work, allowed=needed, workers=workers, travels=travels).projected <= needed
+        return
+    assert plan.projected <= allowed
+    assert all(stage.projected >= costs.DRIVER_BYTES and stage.tasks >= 1 for stage in plan.stages)
+    assert 1 <= plan.workers <= max(1, workers)
+    assert travels or plan.mode == "process"
+    assert plan.stage("build").tasks * plan.part_rows >= work.rows
+
+
+@given(work=workloads, allowed=st.integers(MIB, 64 * GIB), threads=st.integers(1, 500))
+def test_an_existing_cluster_is_taken_as_it_is(work: Workload, allowed: int, threads: int) -> None:
+    try:
+        plan = make_plan(work, allowed=allowed, workers=2, scheduler_workers=threads)
+    except MemoryBudgetError:
+        return
+    assert (plan.mode, plan.workers) == ("scheduler", threads)
+    assert plan.projected <= allowed
+
+
+def test_a_tight_budget_lowers_workers_then_leaves_the_cluster() -> None:
+    work = workload(50_000_000)
+    assert make_plan(work, allowed=16 * GIB, workers=4).mode == "cluster"
+    assert make_plan(work, allowed=16 * GIB, workers=4).workers == 4
+    assert 2 <= make_plan(work, allowed=parse_size("1GiB"), workers=4).workers <= 4
+    least = make_plan(work, allowed=smallest_budget(work), workers=4)
+    assert (least.mode, least.workers) == ("process", 1)
+    with pytest.raises(MemoryBudgetError, match="--memory"):
+        make_plan(work, allowed=parse_size("100MiB"), workers=4)
+
+
+def test_small_inputs_need_no_cluster() -> None:
+    assert make_plan(workload(100_000), allowed=4 * GIB, workers=8).mode == "process"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (1, (256,) * 8),
+        (10_000, (256,) * 8),
+        (5_000_000, (4096, *(256,) * 8)),
+        (10**9, (65_536, *(256,) * 8)),
+        (10**11, (65_536, *(256,) * 8)),
+    ],
+)
+def test_words_follow_from_the_rows(rows: int, words: tuple[int, ...]) -> None:
+    assert default_words(rows) == words
