@@ -1,0 +1,279 @@
+"""Codes on disk: a zarr v3 array (rows, width) uint8 in shards, readable with plain `zarr.open`.
+
+A shard holds about a million rows in inner chunks of 100,000, each with its CRC-32C. zarr renames
+what it writes but does not sync it, so a shard is encoded by zarr in memory and its bytes go to
+disk by `atomic`, under the key zarr would have used. A shard is one partition of the encoding job:
+written by one task, never in part, recorded with its checksums.
+
+zarr is imported where it is used: a process that only answers queries never loads it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.storage.atomic import Json, explained, make_directory, write_bytes
+from aggtree.storage.checksums import BlockChecksums, from_hex, to_hex
+from aggtree.storage.errors import DiskError, IndexFormatError
+from aggtree.storage.format import MAX_COUNT
+from aggtree.storage.manifest import FileRecord
+
+METADATA = "zarr.json"
+SHARD_ROWS = 1_000_000
+CHUNK_ROWS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecord:
+    """A shard that was written: what a job keeps of it, and what the manifest says of its file."""
+
+    shard: int
+    rows: int
+    bytes: int
+    crc: int
+    blocks: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        numbers: dict[str, Json] = {
+            "shard": self.shard,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "crc": self.crc,
+        }
+        return numbers | {"crc32c": to_hex(self.blocks)}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "ShardRecord":
+        numbers = {name: int(record[name]) for name in ("shard", "rows", "bytes", "crc")}
+        return cls(**numbers, blocks=from_hex(record["crc32c"]))
+
+
+class _Files(Protocol):
+    """Where the store's files are: in a local directory or behind an fsspec URL."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def size(self, key: str) -> int: ...
+
+
+class CodeStore:
+    """An open code store. Shard i holds rows i·shard_rows .. min((i + 1)·shard_rows, rows)."""
+
+    def __init__(
+        self, location: str | PathLike[str], rows: int, width: int, shard_rows: int, chunk_rows: int
+    ) -> None:
+        self.location = str(location)
+        self.rows = rows
+        self.width = width
+        self.shard_rows = shard_rows
+        self.chunk_rows = chunk_rows
+        self._files = _files(self.location)
+
+    @classmethod
+    def open(cls, location: str | PathLike[str]) -> "CodeStore":
+        """Open the store at a local path or fsspec URL; IndexFormatError when it is not one of ours."""
+        text = _files(str(location)).get(METADATA)
+        try:
+            rows, width, shard_rows, chunk_rows = _parse_metadata(text)
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise IndexFormatError(f"{location}/{METADATA}: not the metadata of a code store") from error
+        return cls(location, rows, width, shard_rows, chunk_rows)
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return -(-self.rows // self.shard_rows)
+
+    def shard_range(self, shard: int) -> tuple[int, int]:
+        """First row and end of a shard."""
+        if not 0 <= shard < self.shards:
+            raise ValueError(f"shard {shard}: {self.location} has {self.shards}")
+        return shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.rows)
+
+    def write_shard(self, shard: int, codes: NDArray[np.uint8]) -> ShardRecord:
+        """Write all rows (r, width) uint8 of a shard; it is there completely or not at all."""
+        start, stop = self.shard_range(shard)
+        if codes.shape != (stop - start, self.width) or codes.dtype != np.uint8:
+            expected = f"uint8 ({stop - start}, {self.width})"
+            raise ValueError(f"shard {shard}: codes {codes.dtype}{codes.shape}, expected {expected}")
+        _, data = _encode(codes, self.shard_rows, self.chunk_rows)
+        self._files.put(_key(shard), data)
+        return _shard_record(shard, stop - start, data)
+
+    def has_shard(self, record: ShardRecord) -> bool:
+        """Whether the shard of a record is there with its size; cheap."""
+        return self._files.size(_key(record.shard)) == record.bytes
+
+    def check_shard(self, record: ShardRecord) -> bool:
+        """Whether every byte of the shard is as recorded."""
+        if not self.has_shard(record):
+            return False
+        return _shard_record(record.shard, record.rows, self._files.get(_key(record.shard))) == record
+
+    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Codes (stop - start, width) uint8 of a range of rows; the chunks' checksums are compared."""
+        if not 0 <= start <= stop <= self.rows:
+            raise ValueError(f"rows {start}..{stop}: {self.location} has {self.rows}")
+        for shard in range(start // self.shard_rows, -(-stop // self.shard_rows)):
+            # zarr gives zeros for a shard that is not there.
+            if self._files.size(_key(shard)) < 0:
+                raise IndexFormatError(f"{self.location}/{_key(shard)}: missing; {self._remedy(shard)}")
+        from zarr import open_array
+
+        try:
+            return np.asarray(open_array(self.location, mode="r")[start:stop], np.uint8)
+        except Exception as error:  # zarr's codecs raise many kinds for damaged bytes
+            first, last = start // self.shard_rows, max(start, stop - 1) // self.shard_rows
+            name = _key(first) if first == last else f"{_key(first)} to {_key(last)}"
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise IndexFormatError(
+                f"{self.location}/{name}: damaged ({reason}); {self._remedy(first)}"
+            ) from error
+
+    def file_records(self, directory: str, records: Mapping[int, ShardRecord]) -> Iterator[FileRecord]:
+        """Manifest entries of the store, which lies at `directory` below the index, one record per shard."""
+        checksums = BlockChecksums()
+        checksums.add(self._files.get(METADATA))
+        yield FileRecord.of(f"{directory}/{METADATA}", checksums)
+        for shard in range(self.shards):
+            record = records[shard]
+            yield FileRecord(path=f"{directory}/{_key(shard)}", bytes=record.bytes, blocks=record.blocks)
+
+    def _remedy(self, shard: int) -> str:
+        start, stop = self.shard_range(shard)
+        return f"encode rows {start} to {stop} again"
+
+
+def create_code_store(
+    location: str | PathLike[str],
+    rows: int,
+    width: int,
+    shard_rows: int = SHARD_ROWS,
+    chunk_rows: int = CHUNK_ROWS,
+) -> CodeStore:
+    """Make an empty store at a local path or fsspec URL; fewer rows than a chunk make one small chunk."""
+    if rows < 1 or width < 1 or chunk_rows < 1 or shard_rows % chunk_rows or shard_rows < 1:
+        raise ValueError(
+            f"code store of {rows} by {width} in shards of {shard_rows} and chunks of {chunk_rows} rows"
+        )
+    chunk_rows = min(chunk_rows, rows)
+    shard_rows = min(shard_rows, -(-rows // chunk_rows) * chunk_rows) // chunk_rows * chunk_rows
+    metadata, _ = _encode(np.empty((rows, width), np.uint8), shard_rows, chunk_rows, write=False)
+    _files(str(location)).put(METADATA, metadata)
+    return CodeStore(location, rows, width, shard_rows, chunk_rows)
+
+
+def _key(shard: int) -> str:
+    return f"c/{shard}/0"
+
+
+def _shard_record(shard: int, rows: int, data: bytes) -> ShardRecord:
+    checksums = BlockChecksums()
+    checksums.add(data)
+    return ShardRecord(shard=shard, rows=rows, bytes=len(data), crc=checksums.crc, blocks=checksums.blocks)
+
+
+def _encode(
+    codes: NDArray[np.uint8], shard_rows: int, chunk_rows: int, *, write: bool = True
+) -> tuple[bytes, bytes]:
+    """zarr's bytes of the metadata and of the first shard of an array like `codes`."""
+    from zarr import create_array
+    from zarr.codecs import Crc32cCodec
+    from zarr.storage import MemoryStore
+
+    store: dict[str, Any] = {}
+    array = create_array(
+        MemoryStore(store),
+        shape=codes.shape,
+        dtype="uint8",
+        shards=(shard_rows, codes.shape[1]),
+        chunks=(chunk_rows, codes.shape[1]),
+        compressors=[Crc32cCodec()],
+        fill_value=0,
+        zarr_format=3,
+        config={"write_empty_chunks": True},  # a chunk of zeros is data like any other
+    )
+    if write:
+        array[:] = codes
+    return store[METADATA].to_bytes(), store[_key(0)].to_bytes() if write else b""
+
+
+def _parse_metadata(text: bytes) -> tuple[int, int, int, int]:
+    """Rows, width, rows of a shard and of a chunk; any exception when this is no code store."""
+    metadata = json.loads(text)
+    (rows, width), (shard_rows, shard_width) = (
+        metadata["shape"],
+        metadata["chunk_grid"]["configuration"]["chunk_shape"],
+    )
+    (sharding,) = metadata["codecs"]
+    chunk_rows, chunk_width = sharding["configuration"]["chunk_shape"]
+    inner = [codec["name"] for codec in sharding["configuration"]["codecs"]]
+    kind = (metadata["zarr_format"], metadata["node_type"], metadata["data_type"], sharding["name"], inner)
+    if kind != (3, "array", "uint8", "sharding_indexed", ["bytes", "crc32c"]):
+        raise ValueError(kind)
+    if metadata["chunk_key_encoding"] != {"name": "default", "configuration": {"separator": "/"}}:
+        raise ValueError(metadata["chunk_key_encoding"])
+    counts = (rows, width, shard_rows, chunk_rows)
+    if (
+        any(type(count) is not int or not 0 < count < MAX_COUNT for count in counts)
+        or shard_rows % chunk_rows
+    ):
+        raise ValueError(counts)
+    if shard_width != width or chunk_width != width:
+        raise ValueError((shard_width, chunk_width))
+    return counts
+
+
+class _LocalFiles:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self.directory / key
+        make_directory(path.parent)
+        write_bytes(path, data)
+
+    def get(self, key: str) -> bytes:
+        with explained(self.directory / key):
+            return (self.directory / key).read_bytes()
+
+    def size(self, key: str) -> int:
+        path = self.directory / key
+        return path.stat().st_size if path.is_file() else -1
+
+
+class _RemoteFiles:
+    """An object store writes an object completely or not at all, so plain writes are atomic there."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self.url = url
+        self.system, self.root = url_to_fs(url)
+
+    def put(self, key: str, data: bytes) -> None:
+        try:
+            self.system.makedirs(f"{self.root}/{key}".rpartition("/")[0], exist_ok=True)
+            self.system.pipe_file(f"{self.root}/{key}", data)
+        except OSError as error:
+            raise DiskError(f"{self.url}/{key}: cannot be written ({error})") from error
+
+    def get(self, key: str) -> bytes:
+        try:
+            return bytes(self.system.cat_file(f"{self.root}/{key}"))
+        except OSError as error:
+            raise DiskError(f"{self.url}/{key}: cannot be read ({error})") from error
+
+    def size(self, key: str) -> int:
+        path = f"{self.root}/{key}"
+        return int(self.system.size(path)) if self.system.isfile(path) else -1
+
+
+def _files(location: str) -> _Files:
+    return _RemoteFiles(location) if "://" in location else _LocalFiles(Path(location))
