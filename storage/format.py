@@ -10,7 +10,7 @@
       lock                   who is building
 
 The tree's nodes are in breadth-first order, level after level, leaves in the order of their nodes, so
-the position of every level follows from the counts per level: `TreeShape` derives all lengths.
+the position of every level follows from the counts per level: `TreeCounts` derives all lengths.
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def work_name(build: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeShape:
+class TreeCounts:
     """How many nodes and leaves each level has, and the lengths and dtypes that follow.
 
     level_nodes, level_leaves : M + 1 counts, of level 0 (the root) to level M.

@@ -27,7 +27,7 @@ from aggtree.storage.format import (
     MANIFEST,
     MAX_COUNT,
     TREE,
-    TreeShape,
+    TreeCounts,
     build_name,
 )
 from aggtree.storage.sealed_json import read_sealed, write_sealed
@@ -109,8 +109,8 @@ class Manifest:
         return CodeLayout(self.words)
 
     @property
-    def shape(self) -> TreeShape:
-        return TreeShape(
+    def counts(self) -> TreeCounts:
+        return TreeCounts(
             layout=self.layout,
             norm_bytes=self.norm_bytes,
             level_nodes=self.level_nodes,
@@ -250,10 +250,10 @@ def _check_counts(manifest: Manifest) -> None:
         )
     if manifest.dimension < 1:
         raise ValueError("dimension 0")
-    shape, lengths = manifest.shape, manifest.shape.lengths()
+    counts, lengths = manifest.counts, manifest.counts.lengths()
     for spec in ARRAYS:
         record = manifest.tree_file(spec.name)
-        allowed = (shape.offset_dtype,) if spec.name.endswith("_start") else spec.dtypes
+        allowed = (counts.offset_dtype,) if spec.name.endswith("_start") else spec.dtypes
         if record.dtype not in allowed or record.length != lengths[spec.name]:
             expected = f"{lengths[spec.name]} of {' or '.join(allowed)}"
             raise ValueError(f"{record.path} holds {record.length} {record.dtype}, expected {expected}")

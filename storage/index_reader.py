@@ -1,0 +1,211 @@
+"""An index as a query process sees it: mapped read-only, opened in milliseconds whatever its size.
+
+Opening compares the manifest's checksum, the names, sizes, dtypes and counts of all files a query
+needs, and the labels of the first level. The data behind them is not read; the search kernels cut
+every range they read to the arrays, so damaged data gives wrong answers and never a crash, and
+`verify` finds it. Any number of processes share one copy in the system's page cache.
+"""
+
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.params import SearchParams
+from aggtree.engine.search import Answer, SearchCounts, Searcher
+from aggtree.engine.tree import Tree, norm_steps
+from aggtree.storage.atomic import explained
+from aggtree.storage.dictionary_file import load_dictionaries
+from aggtree.storage.errors import DiskError, IndexFormatError
+from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, TREE
+from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
+
+OPEN_ATTEMPTS = 20
+POPULATE_READ = 22
+"""MADV_POPULATE_READ of Linux 5.14, which Python's mmap does not name."""
+
+
+class Index:
+    """An open index. It may be searched from several threads; parameters belong to a call, never to it."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        wanted = [manifest.file(DICTIONARIES), *(manifest.tree_file(spec.name) for spec in ARRAYS)]
+        check_files(path, wanted)
+        self._maps: list[mmap.mmap] = []
+        arrays = {record.path.rpartition("/")[2]: self._map(record) for record in wanted[1:]}
+        dictionaries, norm_ranges = self._load_dictionaries()
+        self._searcher: Searcher | None = _searcher(path, manifest, arrays, dictionaries, norm_ranges)
+
+    @property
+    def rows(self) -> int:
+        """Number of vectors."""
+        return self.manifest.rows
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of vectors and queries."""
+        return self.manifest.dimension
+
+    @property
+    def layout(self) -> CodeLayout:
+        """Sizes of the dictionaries."""
+        return self.manifest.layout
+
+    @property
+    def searcher(self) -> Searcher:
+        """What answers the queries; ValueError after `close`."""
+        if self._searcher is None:
+            raise ValueError(f"{self.path}: the index is closed")
+        return self._searcher
+
+    @property
+    def tree(self) -> Tree:
+        """The tree's arrays, read-only."""
+        return self.searcher.tree
+
+    @property
+    def dictionaries(self) -> Dictionaries:
+        """The dictionaries of the codes."""
+        return self.searcher.dictionaries
+
+    def search(
+        self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
+    ) -> Answer:
+        """Find the k nearest vectors of one query (d,) or several (q, d).
+
+        Returns ids (q, k) int64 and squared distances (q, k) float32 to the vectors' reconstructions,
+        nearest first; where fewer than k were found, -1 and inf.
+        """
+        return self.searcher.search(queries, k, params, threads)
+
+    def search_with_counts(
+        self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
+    ) -> tuple[Answer, SearchCounts]:
+        """The same, and how many nodes and leaves each query scored."""
+        return self.searcher.search_with_counts(queries, k, params, threads)
+
+    def bytes_by_part(self) -> dict[str, int]:
+        """Bytes on disk: dictionaries and arrays of the tree, which queries need, and codes."""
+        parts = {DICTIONARIES: self.manifest.file(DICTIONARIES).bytes}
+        parts |= {f"{TREE}/{spec.name}": self.manifest.tree_file(spec.name).bytes for spec in ARRAYS}
+        start = f"{self.manifest.directory}/{CODES}/"
+        codes = sum(record.bytes for record in self.manifest.files if record.path.startswith(start))
+        return parts | {CODES: codes}
+
+    def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Bring the whole tree into memory, so that the first queries are as fast as later ones.
+
+        `progress` is told the bytes touched so far and the bytes of the tree.
+        """
+        total, done = sum(len(pages) for pages in self._maps), 0
+        for pages in self._maps:
+            _populate(pages)
+            done += len(pages)
+            if progress:
+                progress(done, total)
+
+    def close(self) -> None:
+        """Give the maps back; arrays taken from `tree` stay valid."""
+        self._searcher = None
+        self._maps = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        words = "+".join(str(size) for size in self.layout.words)
+        return f"Index({str(self.path)!r}, rows={self.rows}, dimension={self.dimension}, words={words})"
+
+    def _map(self, record: FileRecord) -> NDArray[Any]:
+        """A raw array, mapped read-only."""
+        if record.bytes == 0:
+            return np.empty(0, record.dtype)
+        path = self.path / record.path
+        with explained(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_size != record.bytes:
+                raise IndexFormatError(f"{path}: changed while it was opened")
+            with explained(path):
+                pages = mmap.mmap(descriptor, record.bytes, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        # Queries touch a few bytes here and there: reading ahead would fetch what nobody asked for.
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_RANDOM)
+        self._maps.append(pages)
+        return np.frombuffer(pages, record.dtype, record.length)
+
+    def _load_dictionaries(self) -> tuple[Dictionaries, NDArray[np.float32]]:
+        path = self.path / self.manifest.directory / DICTIONARIES
+        dictionaries, norm_ranges = load_dictionaries(path)
+        if (dictionaries.layout.words, dictionaries.dimension) != (self.manifest.words, self.dimension):
+            raise IndexFormatError(f"{path}: dictionaries of other sizes than the manifest says")
+        return dictionaries, norm_ranges
+
+
+def open_index(path: str | os.PathLike[str]) -> Index:
+    """Open a committed index; IndexFormatError when it is not there, incomplete or damaged."""
+    index = Path(path)
+    manifest = read_manifest(index)
+    for _ in range(OPEN_ATTEMPTS):
+        try:
+            return Index(index, manifest)
+        except (IndexFormatError, DiskError):
+            # A build that replaces the index removes the old files after its commit.
+            latest = read_manifest(index)
+            if latest.build == manifest.build:
+                raise
+            manifest = latest
+    raise IndexFormatError(f"{index}: replaced again and again while it was opened")
+
+
+def _searcher(
+    path: Path,
+    manifest: Manifest,
+    arrays: dict[str, NDArray[Any]],
+    dictionaries: Dictionaries,
+    norm_ranges: NDArray[np.float32],
+) -> Searcher:
+    counts = manifest.counts
+    low, step = norm_steps(norm_ranges, manifest.norm_bytes)
+    tree = Tree(
+        **arrays,
+        level_start=np.array(counts.level_start, np.int64),
+        level_leaf=np.array(counts.level_leaf, np.int64),
+        record_start=np.array(counts.record_start, np.int64),
+        norm_low=low,
+        norm_step=step,
+    )
+    try:
+        return Searcher(tree, dictionaries)
+    except ValueError as error:
+        raise IndexFormatError(f"{path / manifest.directory}: {error}") from error
+
+
+def _populate(pages: mmap.mmap) -> None:
+    """Read all pages of a map into memory and map them."""
+    try:
+        pages.madvise(POPULATE_READ)
+    except OSError:
+        # An older kernel: ask for the pages, then touch each.
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_WILLNEED)
+        np.bitwise_or.reduce(np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE])

@@ -1,0 +1,107 @@
+"""A small index made by the storage layer alone, without a job: what the storage tests read and damage."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.code_order import sort_codes
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.params import TreeParams
+from aggtree.engine.tree import build_part
+from aggtree.storage.atomic import make_directory
+from aggtree.storage.code_store import create_code_store
+from aggtree.storage.dictionary_file import save_dictionaries
+from aggtree.storage.format import CODES, DICTIONARIES, build_name
+from aggtree.storage.index_writer import StitchedTree, commit_index, stitch_parts
+from aggtree.storage.job_record import finish_job, start_job
+from aggtree.storage.manifest import Manifest
+from aggtree.storage.part_files import write_part
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Everything an index is made from."""
+
+    dictionaries: Dictionaries
+    norm_ranges: NDArray[np.float32]
+    codes: NDArray[np.uint8]
+    params: TreeParams
+
+
+def make_sample(
+    rows: int = 500, words: tuple[int, ...] = (300, 7, 16), *, seed: int = 0, params: TreeParams | None = None
+) -> Sample:
+    """Random dictionaries of dimension 5 and codes of which many are equal."""
+    random = np.random.default_rng(seed)
+    layout = CodeLayout(words)
+    scale = np.repeat(0.5 ** np.arange(len(words)), words)[:, None]
+    vectors = (random.standard_normal((sum(words), 5)) * scale).astype(np.float32)
+    labels = (random.random((rows, len(words))) ** 3 * words).astype(np.uint16)
+    levels = len(words) + 1
+    norm_ranges = np.stack([np.full(levels, -3, np.float32), np.full(levels, 9, np.float32)], axis=1)
+    return Sample(
+        Dictionaries(vectors, layout),
+        norm_ranges,
+        layout.pack(labels),
+        params or TreeParams(bucket=4, stray=1),
+    )
+
+
+def shared_rows(layout: CodeLayout, rows: NDArray[np.uint8], code: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How many of `rows` share the first 0..M labels of `code`."""
+    ends = [layout.prefix_bytes(level) for level in range(layout.levels + 1)]
+    return np.array([(rows[:, :end] == code[:end]).all(axis=1).sum() for end in ends], np.int64)
+
+
+def write_parts(directory: Path, sample: Sample, parts: int) -> list[Path]:
+    """Write the tree of a sample in parts of about equal size."""
+    make_directory(directory)
+    codes, ids = sort_codes(sample.codes, np.arange(len(sample.codes), dtype=np.uint32))
+    layout, ends = sample.dictionaries.layout, np.linspace(0, len(codes), parts + 1).astype(int)
+    paths = []
+    for start, stop in pairwise(ends):
+        part = build_part(
+            codes[start:stop],
+            ids[start:stop],
+            sample.dictionaries,
+            sample.params,
+            sample.norm_ranges,
+            shared_rows(layout, codes[:start], codes[start]),
+            shared_rows(layout, codes[stop:], codes[stop - 1]),
+        )
+        paths.append(directory / f"{len(paths)}.part")
+        write_part(paths[-1], part)
+    return paths
+
+
+def stitch(index: Path, build: str, sample: Sample, parts: list[Path]) -> StitchedTree:
+    return stitch_parts(index, build, parts, sample.dictionaries.layout, norm_bytes=sample.params.norm_bytes)
+
+
+def make_index(index: Path, sample: Sample | None = None, *, parts: int = 3, name: str = "small") -> Manifest:
+    """Build and commit an index; `name` stands for the parameters of the build."""
+    sample = sample or make_sample()
+    job = start_job(index, {"name": name}, {"rows": len(sample.codes)}, replace=True)
+    make_directory(job.build_directory)
+    save_dictionaries(job.build_directory / DICTIONARIES, sample.dictionaries, sample.norm_ranges)
+    store = create_code_store(
+        job.build_directory / CODES, *sample.codes.shape, shard_rows=200, chunk_rows=100
+    )
+    shards = {}
+    for shard in range(store.shards):
+        shards[shard] = store.write_shard(shard, sample.codes[slice(*store.shard_range(shard))])
+    tree = stitch(index, job.build, sample, write_parts(job.work_directory / "parts", sample, parts))
+    manifest = commit_index(
+        index,
+        job.build,
+        tree=tree,
+        codes=store.file_records(f"{build_name(job.build)}/{CODES}", shards),
+        source_rows=len(sample.codes),
+        parameters=job.parameters,
+        source=job.source,
+    )
+    finish_job(index)
+    return manifest
