@@ -1,0 +1,144 @@
+"""Kernels that sort codes as byte strings: radix passes over packed words, and binary search."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.compiled import kernel
+
+DIGIT_BITS = 11
+DIGITS = 1 << DIGIT_BITS
+WORD_BYTES = 8
+# 11-bit digits that cover a 64-bit word.
+WORD_DIGITS = 6
+
+
+@kernel
+def pack_words(
+    codes: NDArray[np.uint8],
+    order: NDArray[np.uint32],
+    first: int,
+    last: int,
+    keys: NDArray[np.uint64],
+) -> None:
+    """Set keys[i] to bytes first..last of code order[i], high byte first, so that keys compare like bytes."""
+    for i in range(len(order)):
+        row = order[i]
+        word = np.uint64(0)
+        for j in range(first, last):
+            word = (word << np.uint64(8)) | np.uint64(codes[row, j])
+        keys[i] = word
+
+
+@kernel
+def digit_counts(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+    """Count the values of each 11-bit digit of the keys; counts (WORD_DIGITS, DIGITS) starts at zero."""
+    for i in range(len(keys)):
+        word = keys[i]
+        for digit in range(WORD_DIGITS):
+            counts[digit, np.int64(word & np.uint64(DIGITS - 1))] += 1
+            word >>= np.uint64(DIGIT_BITS)
+
+
+@kernel
+def radix_pass(
+    keys: NDArray[np.uint64],
+    order: NDArray[np.uint32],
+    digit: int,
+    starts: NDArray[np.int64],
+    keys_out: NDArray[np.uint64],
+    order_out: NDArray[np.uint32],
+) -> None:
+    """Move (key, row) pairs, stably, to where their digit belongs; starts (DIGITS,) are used up."""
+    shift = np.uint64(DIGIT_BITS * digit)
+    for i in range(len(keys)):
+        word = keys[i]
+        value = np.int64((word >> shift) & np.uint64(DIGITS - 1))
+        place = starts[value]
+        starts[value] = place + 1
+        keys_out[place] = word
+        order_out[place] = order[i]
+
+
+@kernel
+def gather_rows(codes: NDArray[np.uint8], order: NDArray[np.uint32], out: NDArray[np.uint8]) -> None:
+    """Copy row order[i] of codes to row i of out."""
+    width = codes.shape[1]
+    for i in range(len(order)):
+        row = order[i]
+        for j in range(width):
+            out[i, j] = codes[row, j]
+
+
+@kernel
+def order_equal_codes(codes: NDArray[np.uint8], ids: NDArray[np.uint64]) -> None:
+    """Sort the ids of each run of equal codes; as the codes are equal nothing else has to move."""
+    rows, width = codes.shape
+    start = 0
+    while start < rows:
+        stop = start + 1
+        ascending = True
+        while stop < rows:
+            j = 0
+            while j < width and codes[stop, j] == codes[start, j]:
+                j += 1
+            if j < width:
+                break
+            ascending &= ids[stop - 1] <= ids[stop]
+            stop += 1
+        if not ascending:
+            ids[start:stop] = np.sort(ids[start:stop])
+        start = stop
+
+
+@kernel
+def _before(
+    codes: NDArray[np.uint8],
+    ids: NDArray[np.uint64],
+    row: int,
+    code: NDArray[np.uint8],
+    number: int,
+) -> bool:
+    """Whether (codes[row], ids[row]) < (code, number)."""
+    for j in range(codes.shape[1]):
+        if codes[row, j] != code[j]:
+            return codes[row, j] < code[j]
+    return ids[row] < number
+
+
+@kernel
+def lower_bounds(
+    codes: NDArray[np.uint8],
+    ids: NDArray[np.uint64],
+    split_codes: NDArray[np.uint8],
+    split_ids: NDArray[np.uint64],
+    ranks: NDArray[np.int64],
+) -> None:
+    """Set ranks[i] to the number of (code, id) rows below the i-th splitter."""
+    for i in range(len(split_ids)):
+        low, high = 0, len(codes)
+        while low < high:
+            middle = (low + high) // 2
+            if _before(codes, ids, middle, split_codes[i], split_ids[i]):
+                low = middle + 1
+            else:
+                high = middle
+        ranks[i] = low
+
+
+@kernel
+def prefix_range(
+    codes: NDArray[np.uint8], low: int, high: int, prefix: NDArray[np.uint8], upper: bool
+) -> int:
+    """Find, in sorted rows low..high, the first row whose leading bytes are >= prefix (> prefix if upper)."""
+    while low < high:
+        middle = (low + high) // 2
+        smaller = upper
+        for j in range(len(prefix)):
+            if codes[middle, j] != prefix[j]:
+                smaller = codes[middle, j] < prefix[j]
+                break
+        if smaller:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,44 @@
+"""Machine operations numba has no name for: an unaligned 8-byte load, and prefetching."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+_BYTE = ir.IntType(8)
+_FLAG = ir.IntType(32)
+_READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
+
+
+def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Address of a byte of an array."""
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return cgutils.pointer_add(builder, array.data, arguments[1], return_type=_BYTE.as_pointer())
+
+
+@intrinsic
+def load_8_bytes(typing_context: Any, array: Any, offset: Any) -> Any:
+    """The bytes offset..offset + 8 of an array as a little-endian number; the caller keeps inside the array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature, arguments)
+        word = builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()))
+        word.align = 1
+        return word
+
+    return types.uint64(array, types.intp), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
+    """Start to bring byte `offset` of an array into the cache; any offset is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature, arguments)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, _FLAG, _FLAG, _FLAG])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [address, _FLAG(_READ), _FLAG(_KEEP_IN_ALL_CACHES), _FLAG(_DATA)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate

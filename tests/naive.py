@@ -1,0 +1,186 @@
+"""Brute-force twins of the kernels, under the same names: slow, short, plainly right."""
+
+from collections import Counter
+
+import numpy as np
+
+
+# ---------------------------------------------------------------------------------------------------
+# Order of codes
+# ---------------------------------------------------------------------------------------------------
+
+
+def pack_words(codes, order, first, last):
+    """Bytes first..last of each code as one big-endian number."""
+    return [int.from_bytes(bytes(codes[row, first:last]), "big") for row in order]
+
+
+def digit_counts(keys, digits=6, bits=11):
+    counts = np.zeros((digits, 1 << bits), np.int64)
+    for key in keys:
+        for digit in range(digits):
+            counts[digit, (int(key) >> (bits * digit)) % (1 << bits)] += 1
+    return counts
+
+
+def radix_pass(keys, order, digit, bits=11):
+    """A stable sort by one digit."""
+    pairs = sorted(zip(keys, order, strict=True), key=lambda pair: (int(pair[0]) >> (bits * digit)) % (1 << bits))
+    return [key for key, _ in pairs], [row for _, row in pairs]
+
+
+def gather_rows(codes, order):
+    return np.array([codes[row] for row in order])
+
+
+def sort_codes(codes, ids):
+    rows = sorted((bytes(code), int(number)) for code, number in zip(codes, ids, strict=True))
+    return [code for code, _ in rows], [number for _, number in rows]
+
+
+def order_equal_codes(codes, ids):
+    """Ids of codes that are sorted already, each run of equal codes by id."""
+    return sort_codes(codes, ids)[1]
+
+
+def lower_bounds(codes, ids, split_codes, split_ids):
+    rows = [(bytes(code), int(number)) for code, number in zip(codes, ids, strict=True)]
+    splits = [(bytes(code), int(number)) for code, number in zip(split_codes, split_ids, strict=True)]
+    return [sum(row < split for row in rows) for split in splits]
+
+
+def prefix_range(codes, low, high, prefix, upper):
+    heads = [bytes(code[: len(prefix)]) for code in codes[low:high]]
+    return low + sum(head <= bytes(prefix) if upper else head < bytes(prefix) for head in heads)
+
+
+# ---------------------------------------------------------------------------------------------------
+# A-Tree
+# ---------------------------------------------------------------------------------------------------
+
+
+def labels_of(code, layout):
+    """Labels of one code as a tuple of integers."""
+    labels = [int(byte) for byte in code]
+    return (labels[0] * 256 + labels[1], *labels[2:]) if layout.wide else tuple(labels)
+
+
+def common_labels(codes, layout):
+    """Labels each code shares with the one before it, from the second on."""
+    rows = [labels_of(code, layout) for code in codes]
+    return [
+        next((level for level in range(layout.levels) if a[level] != b[level]), layout.levels)
+        for a, b in zip(rows, rows[1:], strict=False)
+    ]
+
+
+def hang_levels(codes, layout, bucket, stray):
+    """Level of the node each code is a leaf of, by counting every prefix."""
+    rows = [labels_of(code, layout) for code in codes]
+    counts = Counter(row[:level] for row in rows for level in range(layout.levels + 1))
+
+    def is_node(row, level):
+        if level <= 1:
+            return True
+        return all(counts[row[:m]] > bucket for m in range(1, level)) and counts[row[:level]] > stray
+
+    return [max(level for level in range(layout.levels + 1) if is_node(row, level)) for row in rows]
+
+
+def level_counts(codes, layout, bucket, stray):
+    """Nodes and leaves of each level of the whole tree."""
+    hang = hang_levels(codes, layout, bucket, stray)
+    rows = [labels_of(code, layout) for code in codes]
+    nodes = {row[:m] for row, level in zip(rows, hang, strict=True) for m in range(level + 1)}
+    every = range(layout.levels + 1)
+    return [sum(len(node) == m for node in nodes) for m in every], [hang.count(m) for m in every]
+
+
+class Node:
+    """A node of the tree as a tree: a prefix, children by label, leaves (code, id)."""
+
+    def __init__(self, prefix):
+        self.prefix, self.children, self.leaves = prefix, {}, []
+
+
+def fill_part(codes, ids, layout, bucket, stray):
+    """The whole tree, as nodes: levels[m] lists those of level m in code order."""
+    order = sorted(range(len(codes)), key=lambda i: (bytes(codes[i]), int(ids[i])))
+    hang = hang_levels(codes, layout, bucket, stray)
+    root = Node(())
+    for i in order:
+        node, row = root, labels_of(codes[i], layout)
+        for level in range(hang[i]):
+            node = node.children.setdefault(row[level], Node(row[: level + 1]))
+        node.leaves.append((row, int(ids[i])))
+    levels = [[root]]
+    for _ in range(layout.levels):
+        levels.append([child for node in levels[-1] for child in node.children.values()])
+    return levels
+
+
+def reconstruction(row, dictionaries):
+    """Sum of the words of a prefix, in float32."""
+    total = np.zeros(dictionaries.dimension, np.float32)
+    for level, label in enumerate(row):
+        total += dictionaries.part(level)[label]
+    return total
+
+
+def stored_norm(node, row, dictionaries, params, norm_ranges):
+    """A leaf's squared norm as its record gives it back."""
+    exact = np.sum(reconstruction(row, dictionaries) ** 2)
+    if params.norm_bytes == 4:
+        return exact
+    base = np.sum(reconstruction(node.prefix, dictionaries) ** 2)
+    low, high = norm_ranges[len(node.prefix)]
+    last = 2 ** (8 * params.norm_bytes) - 1
+    step = (high - low) / np.float32(last)
+    number = np.clip(np.floor((exact - base - low) / step + np.float32(0.5)), 0, last) if step > 0 else 0
+    return base + low + step * np.float32(number)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Search
+# ---------------------------------------------------------------------------------------------------
+
+
+def look_up_tables(queries, words):
+    return queries @ words, (queries.astype(np.float64) ** 2).sum(axis=1)
+
+
+def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges):
+    """Search over the nodes of `fill_part`: answers (distance, id), nodes scored, leaves scored."""
+    query = np.asarray(query, np.float32)
+
+    def product(row):
+        return np.float32(-2) * query @ reconstruction(row, dictionaries)
+
+    def score(node):
+        vector = reconstruction(node.prefix, dictionaries)
+        return max(0, np.sum((query - vector) ** 2))
+
+    numbers = {node.prefix: number for level in levels for number, node in enumerate(level)}
+    found, nodes, leaves = [], 0, 0
+    candidates = levels[1]
+    for limit in limits:
+        nodes += len(candidates)
+        kept = sorted(candidates, key=lambda node: (score(node), numbers[node.prefix]))
+        kept = kept[:limit] if limit else kept
+        for node in kept:
+            leaves += len(node.leaves)
+            for row, number in node.leaves:
+                norm = stored_norm(node, row, dictionaries, params, norm_ranges)
+                found.append((max(0, np.sum(query**2) + norm + product(row)), number))
+        candidates = [child for node in kept for child in node.children.values()]
+    return sorted(found)[:k], nodes, leaves
+
+
+def merge_rows(queries, rows, k):
+    """The k nearest rows of each query as (distance, row number), in exact integers or float64."""
+    wide = np.int64 if queries.dtype.kind in "ui" and rows.dtype.kind in "ui" else np.float64
+    answers = []
+    for query in queries.astype(wide):
+        distances = ((rows.astype(wide) - query) ** 2).sum(axis=1)
+        answers.append(sorted((distance, number) for number, distance in enumerate(distances.tolist()))[:k])
+    return answers
