@@ -51,7 +51,6 @@ ARRAYS = (
     ArraySpec("records", ("|u1",), "norm and suffix of each leaf"),
     ArraySpec("ids", ("<u4", "<u8"), "row number, or the user's id, of each leaf"),
 )
-ARRAY_SPECS = {spec.name: spec for spec in ARRAYS}
 
 
 def build_name(build: str) -> str:

@@ -184,3 +184,12 @@ def merge_rows(queries, rows, k):
         distances = ((rows.astype(wide) - query) ** 2).sum(axis=1)
         answers.append(sorted((distance, number) for number, distance in enumerate(distances.tolist()))[:k])
     return answers
+
+
+def mark_ids(ids, limit, seen):
+    """Place of the first id that is too large or that came before, or -1; the bits before it are set."""
+    for place, number in enumerate(ids.tolist()):
+        if number >= limit or seen[number // 8] >> (number % 8) & 1:
+            return place
+        seen[number // 8] |= 1 << (number % 8)
+    return -1

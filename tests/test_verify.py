@@ -1,0 +1,209 @@
+"""`verify_index` finds every changed byte, and arrays that make no sense although their checksums match."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import naive
+import numpy as np
+import pytest
+from small_index import make_index, make_sample
+
+from aggtree.engine.check_kernels import mark_ids
+from aggtree.engine.params import TreeParams
+from aggtree.storage import structure_checks
+from aggtree.storage.dictionary_file import load_dictionaries, save_dictionaries
+from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.format import DICTIONARIES, MANIFEST
+from aggtree.storage.index_reader import open_index
+from aggtree.storage.index_writer import file_record
+from aggtree.storage.manifest import FileRecord, Manifest, commit_manifest
+from aggtree.storage.verify import Damage, verify_index
+
+SAMPLES = {
+    "wide": make_sample(),
+    "narrow": make_sample(333, (7, 256, 3, 5), params=TreeParams(bucket=9, stray=2, norm_bytes=2)),
+    "paper": make_sample(257, (6, 5, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)),
+    "one level": make_sample(50, (3,)),
+    "one row": make_sample(1, (300, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_whole_index_has_no_damage(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(structure_checks, "ROWS", 17)
+    monkeypatch.setattr(structure_checks, "PARENTS", 5)
+    manifest = make_index(tmp_path / "i", SAMPLES[name], parts=1)
+    told = []
+    assert verify_index(tmp_path / "i", lambda *now: told.append(now), workers=2) == []
+    size = sum(record.bytes for record in manifest.files)
+    assert told[-1] == (size, size)
+
+
+def test_every_changed_bit_is_found(tmp_path):
+    manifest = make_index(tmp_path / "i")
+    random = np.random.default_rng(5)
+    files = [MANIFEST, *(record.path for record in manifest.files)]
+    for name in files:
+        path = tmp_path / "i" / name
+        data = path.read_bytes()
+        for place in random.integers(0, len(data), 8):
+            changed = bytearray(data)
+            changed[place] ^= 1 << random.integers(0, 8)
+            path.write_bytes(changed)
+            assert name in {damage.file for damage in verify_index(tmp_path / "i")}, (name, place)
+        path.write_bytes(data)
+    assert verify_index(tmp_path / "i") == []
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "gone"])
+def test_every_file_of_another_size_is_found(tmp_path, change):
+    manifest = make_index(tmp_path / "i")
+    for record in manifest.files:
+        path = tmp_path / "i" / record.path
+        data = path.read_bytes()
+        if change == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(data[:-1] if change == "shorter" else data + b"x")
+        assert record.path in {damage.file for damage in verify_index(tmp_path / "i")}
+        path.write_bytes(data)
+
+
+def test_damage_is_named_by_level_and_shard(tmp_path):
+    manifest = make_index(tmp_path / "i")
+    for name, expected in (
+        ("tree/ids", "levels 1 to 3"),
+        ("codes.zarr/c/1/0", "shard 1"),
+        ("tree/first_labels", "level 1"),
+    ):
+        path = tmp_path / "i" / manifest.file(*name.split("/")).path
+        data = bytearray(path.read_bytes())
+        data[0] ^= 1
+        path.write_bytes(data)
+        (damage,) = [item for item in verify_index(tmp_path / "i") if item.file.endswith(name)]
+        assert damage.block == 0
+        assert expected in damage.what
+        assert str(damage).startswith(f"{damage.file}: block 0: checksum does not match")
+
+
+def test_no_index_is_an_error_and_no_damage(tmp_path):
+    with pytest.raises(IndexFormatError, match="no index here"):
+        verify_index(tmp_path)
+
+
+def recommitted(index: Path, manifest: Manifest, name: str) -> None:
+    """Commit an index whose file was changed on purpose, with checksums that fit."""
+
+    def fresh(record: FileRecord) -> FileRecord:
+        now = file_record(index, record.path)
+        return replace(record, bytes=now.bytes, blocks=now.blocks)
+
+    changed = (fresh(record) if record.path.endswith(f"/{name}") else record for record in manifest.files)
+    commit_manifest(index, replace(manifest, files=tuple(changed)))
+
+
+def change(element: int, value: float):
+    def apply(array, manifest):
+        array[element] = value
+
+    return apply
+
+
+def swap_siblings(array, manifest):
+    """Exchange two children of the root's first child that has several."""
+    with open_index(manifest) as index:
+        first = next(
+            i for i in range(1, 400) if index.tree.child_start[i + 1] - index.tree.child_start[i] > 1
+        )
+        child = int(index.tree.child_start[first])
+    array[[child, child + 1]] = array[[child + 1, child]]
+
+
+def far_label(array, manifest):
+    with open_index(manifest) as index:
+        last = int(index.tree.child_start[index.tree.level_start[2]]) - 1
+    array[last] = 200
+
+
+@pytest.mark.parametrize(
+    ("name", "apply", "expected"),
+    [
+        ("child_start", change(0, 2), "2 at the begin of level 0, expected 1"),
+        ("child_start", change(3, 2**31), "expected rising numbers"),
+        ("child_start", change(-1, 7), "7 at the end"),
+        ("leaf_start", change(1, 1), "1 at the begin of level 1, expected 0"),
+        ("leaf_start", change(5, 0), "neither children nor leaves|expected rising numbers"),
+        ("leaf_start", change(-1, 501), "501 at the end, expected 500"),
+        ("labels", change(1, 99), "first_labels says"),
+        ("labels", swap_siblings, "below one parent, expected rising labels"),
+        ("labels", far_label, "label 200 of a dictionary of 7 words"),
+        ("first_labels", change(0, 299), "expected rising labels"),
+        ("norms", change(9, np.nan), "norm nan"),
+        ("norms", change(9, -1), "norm -1.0"),
+        ("records", change(1, 255), "label 255 of a dictionary of 7 words"),
+        ("ids", change(3, 500), "row 500, but there are 500 rows"),
+        ("ids", lambda array, index: array.__setitem__(0, array[1]), "it was there before"),
+    ],
+)
+def test_arrays_that_make_no_sense_are_found(tmp_path, name, apply, expected):
+    index = tmp_path / "i"
+    manifest = make_index(index)
+    record = manifest.tree_file(name)
+    array = np.fromfile(index / record.path, record.dtype)
+    apply(array, index)
+    array.tofile(index / record.path)
+    recommitted(index, manifest, name)
+    found = verify_index(index)
+    assert any(item.block == 0 for item in found)
+    assert any(re.search(expected, item.what) for item in found), found
+
+
+def test_an_exact_norm_that_is_not_finite_is_found(tmp_path):
+    index = tmp_path / "i"
+    manifest = make_index(index, SAMPLES["paper"])
+    record = manifest.tree_file("records")
+    array = np.fromfile(index / record.path, record.dtype)
+    array[:4] = np.array([np.inf], "<f4").view(np.uint8)
+    array.tofile(index / record.path)
+    recommitted(index, manifest, "records")
+    assert "a norm that is not finite" in verify_index(index)[0].what
+
+
+def test_words_that_are_not_finite_are_found(tmp_path):
+    index = tmp_path / "i"
+    manifest = make_index(index)
+    path = index / manifest.file(DICTIONARIES).path
+    dictionaries, ranges = load_dictionaries(path)
+    words = dictionaries.words.copy()
+    words[3, 2] = np.nan
+    save_dictionaries(path, replace(dictionaries, words=words), ranges)
+    recommitted(index, manifest, DICTIONARIES)
+    assert [item.what for item in verify_index(index)] == [
+        "array words is missing or holds a number that is not finite"
+    ]
+
+
+def test_own_ids_may_be_any_numbers(tmp_path):
+    index = tmp_path / "i"
+    manifest = make_index(index)
+    record = manifest.tree_file("ids")
+    np.full(500, 7, record.dtype).tofile(index / record.path)
+    recommitted(index, replace(manifest, own_ids=True), "ids")
+    assert verify_index(index) == []
+
+
+def test_damages_are_told_in_order():
+    assert sorted([Damage("b", 0, ""), Damage("a", 2, ""), Damage("a", -1, "")])[0] == Damage("a", -1, "")
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100])
+def test_mark_ids_equals_its_twin(dtype, count):
+    random = np.random.default_rng(count)
+    for limit in (count, count + 5, max(1, count - 1)):
+        ids = random.permutation(limit + 2)[:count].astype(dtype)
+        for second in (ids, np.concatenate([ids[:3], ids])):
+            seen, expected_seen = np.zeros((2, -(-limit // 8)), np.uint8)
+            assert mark_ids(second, limit, seen) == naive.mark_ids(second, limit, expected_seen)
+            np.testing.assert_array_equal(seen, expected_seen)
