@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 from aggtree.engine.code_order import sort_bytes
 from aggtree.engine.dictionaries import CodeLayout
+from aggtree.engine.params import TreeParams
+from aggtree.engine.tree import build_bytes
 from aggtree.jobs.memory import MIB
 
 DRIVER_BYTES = 210 * MIB  # this process, Dask arrays and kernels loaded
 CLUSTER_BYTES = 30 * MIB  # a scheduler inside this process, and its helper process
 WORKER_BYTES = 170 * MIB  # one spawned worker, kernels loaded
 BLOCK_BYTES = 8 * MIB  # rows that encoding reads at once, in their own dtype
+SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted size
 STITCH_BYTES = 48 * MIB  # buffers of stitching and checksums
-SAMPLE_BYTES = 64 * MIB  # samples of runs from which splitters are chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,7 @@ class Workload:
     batch_rows: int
     shard_rows: int
     train_rows: int
+    tree: TreeParams
     source_rows: int = 0
 
     @property
@@ -109,12 +112,16 @@ def sort_task_bytes(work: Workload) -> int:
     return work.shard * (2 * work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
 
 
-def tree_row_bytes(work: Workload) -> int:
-    """Per row of a partition: its rows unsorted and sorted, then the part built from them.
+def sample_bytes(work: Workload) -> int:
+    """Per partition, for the samples that cut it: gathered, joined and sorted, after one refinement."""
+    return 4 * SAMPLES_PER_PART * (2 * work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
 
-    A part has at most one node per row at each of a few levels; what was measured is below 60 bytes.
-    """
-    return work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes) + work.run_row_bytes + 60
+
+def tree_row_bytes(work: Workload) -> int:
+    """Per row of a partition: its rows as read and sorted, or sorted and built, whichever is more."""
+    sorting = work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes)
+    building = 2 * work.run_row_bytes + build_bytes(work.layout, work.tree, work.id_bytes)
+    return max(sorting, building)
 
 
 def tree_task_bytes(work: Workload) -> int:

@@ -39,7 +39,7 @@ class Executor(ABC):
     ) -> Iterator[tuple[Task, Outcome]]:
         """Run all tasks and give each with its outcome, in the order they finish."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (this process has nothing to give back)
         """Give back what was started."""
 
     def __enter__(self) -> "Executor":
@@ -208,9 +208,8 @@ class DaskExecutor(Executor):
                 if self.client.nthreads():
                     alone_since = time.monotonic()
                 elif time.monotonic() - alone_since > PATIENCE_SECONDS:
-                    raise JobError(
-                        f"the cluster has had no worker for {PATIENCE_SECONDS:.0f} s: start workers and run again"
-                    ) from None
+                    remedy = "start workers and run the same command again"
+                    raise JobError(f"no worker for {PATIENCE_SECONDS:.0f} s: {remedy}") from None
 
     def close(self) -> None:
         self._resources.close()

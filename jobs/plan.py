@@ -1,10 +1,11 @@
 """What a build will do and need, decided before anything runs. Pure arithmetic.
 
-The plan decides only what cannot change the result: how many workers, threads or processes, how far reading
-runs ahead, how many rows a partition of the tree has. For any input either the projected memory of every stage is
-within what is allowed, or the plan is refused with the smallest memory that would do.
+The plan decides only what cannot change the result: how many workers, threads or processes, how far
+reading runs ahead, how many rows a partition of the tree has. For any input either the projected memory
+of every stage is within what is allowed, or the plan is refused with the smallest memory that would do.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,10 +72,9 @@ def make_plan(
         if workers >= 2 and travels and work.rows >= CLUSTER_ROWS and work.shards > 1:
             candidates += [("cluster", count) for count in range(workers, 1, -1)]
         candidates += [("process", count) for count in range(max(1, workers), 0, -1)]
-    usable = int(allowed * (1 - RESERVE))
     for mode, count in candidates:
         for ahead in (1, 0):
-            plan = _plan_for(work, allowed, usable, mode, count, ahead)
+            plan = _plan_for(work, mode, count, ahead=ahead, allowed=allowed)
             if plan is not None:
                 return plan
     raise MemoryBudgetError(_refusal(work, allowed, candidates[-1]))
@@ -87,8 +87,9 @@ def _base(mode: Mode, workers: int) -> int:
     return costs.DRIVER_BYTES + costs.CLUSTER_BYTES + workers * costs.WORKER_BYTES
 
 
-def _plan_for(work: Workload, allowed: int, usable: int, mode: Mode, workers: int, ahead: int) -> Plan | None:
+def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: int) -> Plan | None:
     """The plan for exactly these workers, or None when it does not fit."""
+    usable = int(allowed * (1 - RESERVE))
     base = _base(mode, workers)
     fixed = costs.tree_task_bytes(work)
     room = (usable - base) // workers - fixed
@@ -107,11 +108,12 @@ def _plan_for(work: Workload, allowed: int, usable: int, mode: Mode, workers: in
     batches = -(-work.train_rows // work.batch_rows)
     encode, sort = costs.encode_bytes(work), costs.sort_task_bytes(work)
     tree = fixed + part_rows * costs.tree_row_bytes(work)
+    samples = parts * costs.sample_bytes(work)
     stages = (
         _stage("train", batches, work.batch_rows, threads, driver + costs.train_bytes(work, threads, ahead)),
         _stage("encode", work.shards, work.shard, workers, base + workers * encode),
         _stage("sort", work.shards, work.shard, workers, base + workers * sort),
-        _stage("build", parts, part_rows, workers, base + workers * tree),
+        _stage("build", parts, part_rows, workers, base + max(workers * tree, samples)),
         _stage("stitch", parts, part_rows, 1, base + costs.STITCH_BYTES),
     )
     if max(stage.projected for stage in stages) > usable:
@@ -135,18 +137,21 @@ def _stage(name: str, tasks: int, task_rows: int, workers: int, projected: int) 
 
 
 def smallest_budget(work: Workload, mode: Mode = "process", workers: int = 1) -> int:
-    """The least memory with which this build can run, in bytes."""
-    base = _base(mode, workers)
-    tree = costs.tree_task_bytes(work) + min(MIN_PART_ROWS, work.rows) * costs.tree_row_bytes(work)
-    task = max(costs.encode_bytes(work), costs.sort_task_bytes(work), tree)
-    most = max(
-        costs.DRIVER_BYTES + costs.train_bytes(work, 1, 0), base + workers * task, base + costs.STITCH_BYTES
+    """The least memory with which this build can run, in whole MiB, given in bytes."""
+    candidates = range(1, 2**32)
+    return (
+        MIB
+        * bisect_left(
+            candidates,
+            True,
+            key=lambda mib: _plan_for(work, mode, workers, ahead=0, allowed=mib * MIB) is not None,
+        )
+        + MIB
     )
-    return int(most / (1 - RESERVE)) + MIB
 
 
 def _refusal(work: Workload, allowed: int, last: tuple[Mode, int]) -> str:
-    needed = -(-smallest_budget(work, *last) // MIB)
+    needed = smallest_budget(work, *last) // MIB
     train = costs.DRIVER_BYTES + costs.train_bytes(work, 1, 0)
     remedy = f"give --memory {needed}MiB"
     if train >= needed * MIB * (1 - RESERVE) - 2 * MIB and work.batch_rows > 10_000:

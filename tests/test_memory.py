@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+
 from aggtree.jobs.memory import GIB, MIB, MemoryMeter, format_size, parse_size, tree_memory
 from aggtree.storage.errors import MemoryBudgetError
 

@@ -3,14 +3,21 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from aggtree.jobs import costs
 from aggtree.jobs.costs import Workload
-from aggtree.jobs.defaults import default_batch_rows, default_shard_rows, default_train_rows, default_words
+from aggtree.jobs.defaults import (
+    default_batch_rows,
+    default_shard_rows,
+    default_train_rows,
+    default_tree,
+    default_words,
+)
 from aggtree.jobs.memory import GIB, MIB, parse_size
 from aggtree.jobs.plan import make_plan, smallest_budget
 from aggtree.storage.errors import MemoryBudgetError
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def workload(
@@ -26,6 +33,7 @@ def workload(
         batch_rows=default_batch_rows(rows),
         shard_rows=default_shard_rows(rows),
         train_rows=default_train_rows(rows, words),
+        tree=default_tree(words),
     )
 
 
@@ -71,12 +79,22 @@ def test_an_existing_cluster_is_taken_as_it_is(work: Workload, allowed: int, thr
 
 
 def test_a_tight_budget_lowers_workers_then_leaves_the_cluster() -> None:
-    work = workload(50_000_000)
-    assert make_plan(work, allowed=16 * GIB, workers=4).mode == "cluster"
-    assert make_plan(work, allowed=16 * GIB, workers=4).workers == 4
-    assert 2 <= make_plan(work, allowed=parse_size("1GiB"), workers=4).workers <= 4
-    least = make_plan(work, allowed=smallest_budget(work), workers=4)
-    assert (least.mode, least.workers) == ("process", 1)
+    work = workload(50_000_000, dimension=8, words=(16,) * 4)
+    plans = [
+        make_plan(work, allowed=allowed, workers=4)
+        for allowed in range(16 * GIB, smallest_budget(work), -16 * MIB)
+    ]
+    kinds = list(dict.fromkeys((plan.mode, plan.workers) for plan in plans))
+    assert (
+        kinds
+        == [
+            (mode, count)
+            for mode in ("cluster", "process")
+            for count in (4, 3, 2, 1)
+            if (mode, count) != ("cluster", 1)
+        ][: len(kinds)]
+    )
+    assert ("process", 4) in kinds
     with pytest.raises(MemoryBudgetError, match="--memory"):
         make_plan(work, allowed=parse_size("100MiB"), workers=4)
 

@@ -1,0 +1,303 @@
+"""From a source of vectors to a committed index: plan, lock, and run the stages."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from aggtree.engine.params import Cooling
+from aggtree.jobs.costs import Workload
+from aggtree.jobs.memory import MemoryMeter, format_size, parse_size
+from aggtree.jobs.plan import Plan, make_plan
+from aggtree.jobs.progress import Progress, make_progress
+from aggtree.jobs.recipe import Recipe, Words, choose_recipe
+from aggtree.storage.errors import BuildMismatchError, IndexFormatError
+from aggtree.storage.job_record import JobRecord, build_id, start_job, unfinished_jobs
+from aggtree.storage.lock import BuildLock
+from aggtree.storage.manifest import Manifest, read_manifest
+from aggtree.storage.vector_source import VectorSource
+
+if TYPE_CHECKING:
+    from aggtree.jobs.executors import DaskExecutor, Executor
+    from aggtree.jobs.stages import StageResult, Stages
+
+DEFAULT_MEMORY = "4GiB"
+
+Stage = Literal["train", "encode", "tree"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """What a build made and what it took; memory in bytes for the whole process tree.
+
+    left_out : rows with NaN or infinite values that are not in the index.
+    already_built : the index was there, made from the same input with the same parameters.
+    """
+
+    path: Path
+    rows: int
+    left_out: int
+    seconds: float
+    allowed: int
+    projected: int
+    peak: int
+    stages: "tuple[StageResult, ...]" = ()
+    already_built: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a build runs with; none of it changes a byte of the index.
+
+    memory : allowed for this process and all it starts, such as `4GiB`.
+    workers : tasks at once; 0 for one after the other in this process, None for all cores.
+    scheduler : address of an existing Dask scheduler, such as `tcp://host:8786`.
+    """
+
+    memory: str | int = DEFAULT_MEMORY
+    workers: int | None = None
+    scheduler: str | None = None
+    progress: "str | bool | Progress | None" = None
+
+    @property
+    def allowed(self) -> int:
+        return parse_size(self.memory)
+
+    @property
+    def most_workers(self) -> int:
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers {self.workers}: expected 0 or more")
+        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+
+
+def build(
+    source: Any,
+    index: str | os.PathLike[str],
+    *,
+    memory: str | int = DEFAULT_MEMORY,
+    workers: int | None = None,
+    words: Words = None,
+    dictionaries: int | None = None,
+    beam: int = 10,
+    train_rows: int | None = None,
+    seed: int = 0,
+    cooling: Cooling = "joint",
+    batch_rows: int | None = None,
+    shard_rows: int | None = None,
+    bucket: int | None = None,
+    stray: int | None = None,
+    norm_bytes: int = 1,
+    skip_invalid: bool = False,
+    replace: bool = False,
+    scheduler: str | None = None,
+    progress: "str | bool | Progress | None" = None,
+) -> BuildResult:
+    """Build the index of all vectors of `source` in the directory `index`.
+
+    source : a path or name that `open_source` knows, a VectorSource, a numpy array or a Dask array.
+    memory, workers, scheduler, progress : see RunOptions.
+    words, dictionaries, beam, ... : see Recipe; what is left out follows from the number of rows.
+    replace : build beside what the directory holds, and take its place when done.
+
+    The same call continues a build that was interrupted; of a finished one it returns at once.
+    """
+    from aggtree.jobs.streams import as_source
+
+    opened = as_source(source)
+    recipe = choose_recipe(
+        opened.rows,
+        words=words,
+        dictionaries=dictionaries,
+        beam=beam,
+        seed=seed,
+        cooling=cooling,
+        train_rows=train_rows,
+        batch_rows=batch_rows,
+        shard_rows=shard_rows,
+        bucket=bucket,
+        stray=stray,
+        norm_bytes=norm_bytes,
+        skip_invalid=skip_invalid,
+    )
+    options = RunOptions(memory=memory, workers=workers, scheduler=scheduler, progress=progress)
+    return run_build(opened, Path(index).absolute(), recipe, options, replace=replace)
+
+
+def run_build(
+    source: VectorSource,
+    index: Path,
+    recipe: Recipe,
+    options: RunOptions,
+    *,
+    replace: bool = False,
+    only_train: bool = False,
+) -> BuildResult:
+    """Start or continue a build and run it to its end, or to the end of training."""
+    began = time.monotonic()
+    fingerprint = source.fingerprint()
+    with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
+        manifest = _committed(index, build_id(recipe.to_json(), fingerprint))
+        if manifest is not None:
+            return _already_built(index, manifest, plan)
+        job = start_job(index, recipe.to_json(), fingerprint, replace=replace)
+        with _stages(job, plan, source, options=options, cluster=cluster) as stages:
+            stages.train()
+            if only_train:
+                return _result(stages, None, began)
+            stages.encode()
+            stages.sort()
+            stages.build()
+            return _result(stages, stages.commit(), began)
+
+
+def continue_build(
+    index: Path, stage: Stage, options: RunOptions, source: VectorSource | None = None
+) -> BuildResult:
+    """Run one stage of the build that was started in `index`; `tree` also commits it."""
+    began = time.monotonic()
+    started = unfinished_jobs(index)
+    if not started:
+        raise BuildMismatchError(
+            f"{index}: no build was started here; run `aggtree train SOURCE {index}` first"
+        )
+    job = started[0]
+    recipe = Recipe.from_json(job.parameters)
+    if source is not None and source.fingerprint() != job.source:
+        raise BuildMismatchError(f"{source.spec}: not the source that {index} was trained on; name that one")
+    with (
+        _plan_and_lock(index, recipe, job.source, options, source) as (plan, cluster),
+        _stages(job, plan, source, options=options, cluster=cluster) as stages,
+    ):
+        if stage == "encode":
+            stages.encode()
+            return _result(stages, None, began)
+        stages.sort()
+        stages.build()
+        return _result(stages, stages.commit(), began)
+
+
+@contextmanager
+def _plan_and_lock(
+    index: Path, recipe: Recipe, fingerprint: dict[str, Any], options: RunOptions, source: VectorSource | None
+) -> "Iterator[tuple[Plan, DaskExecutor | None]]":
+    """Make the plan before anything is written, then hold the directory's lock."""
+    from aggtree.jobs.executors import existing_cluster
+    from aggtree.jobs.streams import travels
+
+    movable = source is None or travels(source)
+    with ExitStack() as stack:
+        cluster = None
+        if options.scheduler:
+            cluster = stack.enter_context(existing_cluster(options.scheduler))
+        work = workload_of(recipe, fingerprint, source)
+        plan = make_plan(
+            work,
+            allowed=options.allowed,
+            workers=options.most_workers,
+            travels=movable,
+            scheduler_workers=cluster.workers if cluster else 0,
+        )
+        stack.enter_context(BuildLock(index))
+        yield plan, cluster
+
+
+def workload_of(recipe: Recipe, fingerprint: dict[str, Any], source: VectorSource | None) -> Workload:
+    """The size of a build, from what is known of its source."""
+    return recipe.workload(
+        int(fingerprint["rows"]),
+        int(fingerprint["dimension"]),
+        str(fingerprint["dtype"]),
+        getattr(source, "chunk_rows", 0),
+    )
+
+
+@contextmanager
+def _stages(
+    job: JobRecord,
+    plan: Plan,
+    source: VectorSource | None,
+    *,
+    options: RunOptions,
+    cluster: "DaskExecutor | None",
+) -> "Iterator[Stages]":
+    """The stages with what they run with: progress, memory meter, and workers when they are needed."""
+    from aggtree.jobs.checks import check_workers
+    from aggtree.jobs.executors import InProcess, local_cluster
+    from aggtree.jobs.stages import Stages
+
+    if cluster is not None:
+        check_workers(cluster, source, job.index)
+
+    def start_executor() -> "Executor":
+        if cluster is not None:
+            return cluster
+        if plan.mode == "cluster":
+            executor: Executor = local_cluster(plan.workers)
+            progress.note(f"{executor.description}")
+            return executor
+        return InProcess(plan.workers)
+
+    with make_progress(options.progress) as progress, MemoryMeter() as meter:
+        progress.memory = lambda: meter.now
+        progress.note(
+            f"{job.index}: {job.source['rows']:,} rows, memory {format_size(plan.projected)} projected "
+            f"of {format_size(plan.allowed)} allowed, {_workers(plan)}"
+        )
+        stages = Stages(
+            job=job,
+            recipe=Recipe.from_json(job.parameters),
+            plan=plan,
+            source=source,
+            start_executor=start_executor,
+            progress=progress,
+            meter=meter,
+        )
+        try:
+            yield stages
+        finally:
+            stages.close()
+
+
+def _workers(plan: Plan) -> str:
+    count = f"{plan.workers} workers" if plan.workers > 1 else "1 worker"
+    place = {"process": "in this process", "cluster": "as processes", "scheduler": "of the cluster"}
+    return f"{count} {place[plan.mode]}"
+
+
+def _committed(index: Path, build: str) -> Manifest | None:
+    """The manifest, if this very build is the index already."""
+    try:
+        manifest = read_manifest(index)
+    except IndexFormatError:
+        return None
+    return manifest if manifest.build == build else None
+
+
+def _already_built(index: Path, manifest: Manifest, plan: Plan) -> BuildResult:
+    return BuildResult(
+        path=index,
+        rows=manifest.rows,
+        left_out=manifest.source_rows - manifest.rows,
+        seconds=0.0,
+        allowed=plan.allowed,
+        projected=plan.projected,
+        peak=0,
+        already_built=True,
+    )
+
+
+def _result(stages: "Stages", manifest: Manifest | None, began: float) -> BuildResult:
+    rows = stages.rows if manifest is None else manifest.rows
+    return BuildResult(
+        path=stages.job.index,
+        rows=rows,
+        left_out=stages.rows - rows,
+        seconds=time.monotonic() - began,
+        allowed=stages.plan.allowed,
+        projected=stages.plan.projected,
+        peak=stages.meter.peak,
+        stages=tuple(stages.results),
+    )

@@ -1,0 +1,66 @@
+"""Before work starts on a cluster: every worker has our versions and sees the data and the index."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggtree.jobs.executors import DaskExecutor
+from aggtree.jobs.tasks import describe, differing_versions, process_name, versions
+from aggtree.storage.atomic import remove_file, write_bytes
+from aggtree.storage.errors import JobError
+from aggtree.storage.vector_source import VectorSource, open_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What one worker found: its versions, and in words what it cannot see."""
+
+    worker: str
+    versions: dict[str, str]
+    problem: str
+
+
+def probe(spec: str | None, fingerprint: dict[str, Any] | None, mark: str, secret: bytes) -> Probe:
+    """Runs in a worker: try to read the source, and a file the driver has just written into the index."""
+    problem = ""
+    try:
+        if Path(mark).read_bytes() != secret:
+            problem = f"{Path(mark).parent} is another directory there"
+    except OSError:
+        problem = f"{Path(mark).parent} is not there"
+    if not problem and spec is not None:
+        try:
+            with open_source(spec) as source:
+                if source.fingerprint() != fingerprint:
+                    problem = f"{spec} holds other data there"
+        except Exception as error:
+            problem = describe(error)
+    return Probe(worker=process_name(), versions=versions(), problem=problem)
+
+
+def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Path) -> None:
+    """Ask every worker; JobError names the first that could not do the work, and why."""
+    mark = index.resolve() / f"probe-{secrets.token_hex(4)}"
+    secret = secrets.token_bytes(16)
+    spec = None if source is None else source.spec
+    fingerprint = None if source is None else source.fingerprint()
+    write_bytes(mark, secret)
+    try:
+        probes = executor.client.run(probe, spec, fingerprint, str(mark), secret)
+    finally:
+        remove_file(mark)
+    for address, found in probes.items():
+        complaint = worker_problem(found)
+        if complaint:
+            raise JobError(f"worker {address} ({found.worker}) {complaint}")
+
+
+def worker_problem(found: Probe) -> str:
+    """What keeps a worker from doing the work; empty for nothing."""
+    difference = differing_versions(found.versions, versions())
+    if difference:
+        return f"has {difference}: install the same versions everywhere"
+    if found.problem:
+        return f"does not see the data: {found.problem}"
+    return ""

@@ -1,0 +1,88 @@
+"""Stage 2: codes. One task encodes the rows of one zarr shard and writes it whole."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aggtree.engine.encoding import Encoder
+from aggtree.jobs.costs import BLOCK_BYTES
+from aggtree.jobs.tasks import Tick
+from aggtree.storage.code_store import CodeStore
+from aggtree.storage.dictionary_file import load_dictionaries
+from aggtree.storage.errors import SourceError
+from aggtree.storage.vector_source import VectorSource, open_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeTask:
+    """Rows start..stop, which are shard `number` of the store at `codes`.
+
+    source : its spec, or the source itself when it never leaves this process.
+    skip_invalid : rows with NaN or infinite values get a code of zeros and are named in the record;
+        otherwise the first one is an error.
+    """
+
+    number: int
+    start: int
+    stop: int
+    source: str | VectorSource
+    codes: str
+    dictionaries: Path
+    beam: int
+    skip_invalid: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+@contextmanager
+def opened(source: str | VectorSource) -> Iterator[VectorSource]:
+    """The source of a task: opened here and closed again, or handed over open."""
+    if isinstance(source, VectorSource):
+        yield source
+    else:
+        with open_source(source) as opened_here:
+            yield opened_here
+
+
+def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
+    """Encode and write one shard; returns its record, with the rows that were left out."""
+    dictionaries, _ = load_dictionaries(task.dictionaries)
+    store = CodeStore.open(task.codes)
+    encoder = Encoder(dictionaries, task.beam)
+    codes = np.zeros((task.rows, store.width), np.uint8)
+    invalid: list[int] = []
+    with opened(task.source) as source:
+        block_rows = max(1, BLOCK_BYTES // (source.dimension * source.dtype.itemsize))
+        for start in range(task.start, task.stop, block_rows):
+            stop = min(start + block_rows, task.stop)
+            rows = source.read(start, stop)
+            wrong = invalid_rows(rows)
+            if len(wrong) and not task.skip_invalid:
+                raise SourceError(
+                    f"{source.spec}: row {start + wrong[0]} has a NaN or infinite value: "
+                    "repair it, or leave such rows out with --skip-invalid"
+                )
+            rows[wrong] = 0
+            out = codes[start - task.start : stop - task.start]
+            encoder.encode(rows, out)
+            out[wrong] = 0
+            invalid.extend((start + wrong).tolist())
+            tick(stop - start)
+    record = store.write_shard(task.number, codes).to_json()
+    return record | {"invalid": invalid}
+
+
+def invalid_rows(rows: np.ndarray) -> np.ndarray:
+    """Numbers of the rows with a NaN or an infinite value, ascending."""
+    if rows.dtype.kind != "f":
+        return np.empty(0, np.int64)
+    # A sum is finite only if every term is; the few rows whose sum overflows are looked at again.
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspects = np.flatnonzero(~np.isfinite(rows.sum(axis=1, dtype=np.float64)))
+    return suspects[~np.isfinite(rows[suspects]).all(axis=1)]

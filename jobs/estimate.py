@@ -1,0 +1,100 @@
+"""How long a build would take: the stages measured on a small sample, before anything runs."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.code_order import sort_codes
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.encoding import Encoder
+from aggtree.engine.tree import build_part
+from aggtree.jobs.build_index import RunOptions, workload_of
+from aggtree.jobs.plan import Plan, make_plan
+from aggtree.jobs.recipe import Recipe, choose_recipe
+from aggtree.jobs.streams import as_source, travels
+from aggtree.jobs.tasks import single_threaded_blas
+from aggtree.storage.vector_source import VectorSource
+
+SAMPLE_ROWS = 2000
+CODE_ROWS = 200_000
+TRAIN_FACTOR = 1.7  # a training row against an encoded one: statistics, the solver, the guard's second look
+FIRST_BATCH_FACTOR = 6.0  # the first batch also starts the dictionaries
+STITCH_BYTES_PER_SECOND = 400e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan:
+    """A plan with the seconds each stage is expected to take on this machine."""
+
+    source: str
+    rows: int
+    dimension: int
+    recipe: Recipe
+    plan: Plan
+    seconds: dict[str, float]
+
+
+def plan_build(source: Any, recipe_options: dict[str, Any], options: RunOptions) -> BuildPlan:
+    """Plan a build of `source`, and measure on a sample how long it would take."""
+    opened = as_source(source)
+    recipe = choose_recipe(opened.rows, **recipe_options)
+    work = workload_of(recipe, opened.fingerprint(), opened)
+    plan = make_plan(work, allowed=options.allowed, workers=options.most_workers, travels=travels(opened))
+    return BuildPlan(
+        source=opened.spec,
+        rows=opened.rows,
+        dimension=opened.dimension,
+        recipe=recipe,
+        plan=plan,
+        seconds=_estimate(opened, recipe, plan),
+    )
+
+
+def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[str, float]:
+    rows = source.rows
+    places = np.linspace(0, rows - 1, min(rows, SAMPLE_ROWS)).astype(np.int64)
+    sample = np.nan_to_num(source.take(np.unique(places)))
+    with single_threaded_blas():
+        encode, sort, build = _measure(sample, recipe)
+    train_rows = recipe.train_rows + FIRST_BATCH_FACTOR * min(recipe.batch_rows, recipe.train_rows)
+    stages = {stage.name: stage for stage in plan.stages}
+    return {
+        "train": TRAIN_FACTOR * train_rows * encode / stages["train"].workers,
+        "encode": rows * encode / stages["encode"].workers,
+        "sort": rows * sort / stages["sort"].workers,
+        "build": rows * (sort + build) / stages["build"].workers,
+        "stitch": plan.index_bytes / STITCH_BYTES_PER_SECOND,
+    }
+
+
+def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float]:
+    """Seconds per row and core of encoding, sorting and building.
+
+    Stand-ins do: dictionaries of vectors of the sample, and random codes.
+    """
+    rng = np.random.default_rng(0)
+    layout = CodeLayout(recipe.words)
+    words = sample[rng.integers(0, len(sample), sum(recipe.words))].astype(np.float32) / layout.levels
+    dictionaries = Dictionaries(words, layout)
+    encoder = Encoder(dictionaries, recipe.beam)
+    labels = np.column_stack([rng.integers(0, size, CODE_ROWS) for size in recipe.words])
+    codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)
+    ordered = sort_codes(codes, ids)
+    ranges = np.tile(np.array([0, 1], np.float32), (layout.levels + 1, 1))
+    return (
+        _seconds(lambda: encoder.encode(sample)) / len(sample),
+        _seconds(lambda: sort_codes(codes, ids)) / CODE_ROWS,
+        _seconds(lambda: build_part(*ordered, dictionaries, recipe.tree, ranges)) / CODE_ROWS,
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Seconds of the second call: the first may compile."""
+    work()
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

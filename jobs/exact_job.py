@@ -1,0 +1,58 @@
+"""Exact neighbours of a file of queries, with the base vectors streaming by: for data larger than memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.exact import ExactSearch
+from aggtree.jobs.costs import DRIVER_BYTES
+from aggtree.jobs.memory import MIB, format_size
+from aggtree.jobs.progress import Progress
+from aggtree.jobs.streams import as_dask_array, read_in_order
+from aggtree.jobs.tasks import single_threaded_blas
+from aggtree.storage.errors import MemoryBudgetError
+from aggtree.storage.vector_source import VectorSource
+
+THREAD_BYTES = 48 * MIB  # products of a block and the rows they came from, as float32
+MAX_BLOCK_BYTES = 64 * MIB
+
+
+def exact_neighbours(
+    source: VectorSource, queries: NDArray[Any], *, k: int, threads: int, allowed: int, progress: Progress
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Ids (q, k) int64 and squared distances (q, k) float32 of the k nearest rows of each query.
+
+    Each thread answers its share of the queries; the rows are read once, in blocks that fit `allowed`.
+    """
+    threads = max(1, min(threads, len(queries)))
+    block_rows = exact_block_rows(source, queries, k=k, threads=threads, allowed=allowed)
+    ends = [len(queries) * number // threads for number in range(threads + 1)]
+    searches = [ExactSearch(queries[low:high], k) for low, high in pairwise(ends)]
+    ranges = [(start, min(start + block_rows, source.rows)) for start in range(0, source.rows, block_rows)]
+    progress.begin("exact", source.rows)
+    with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
+        blocks = read_in_order(as_dask_array(source, block_rows), ranges)
+        for (start, _), rows in zip(ranges, blocks, strict=True):
+            list(pool.map(ExactSearch.add, searches, [rows] * threads, [start] * threads))
+            progress.advance(len(rows))
+    progress.end()
+    ids, distances = zip(*(search.result() for search in searches), strict=True)
+    return np.concatenate(ids), np.concatenate(distances)
+
+
+def exact_block_rows(
+    source: VectorSource, queries: NDArray[Any], *, k: int, threads: int, allowed: int
+) -> int:
+    """Rows to read at a time; MemoryBudgetError when not even a few fit."""
+    row_bytes = source.dimension * source.dtype.itemsize
+    fixed = DRIVER_BYTES + threads * THREAD_BYTES + len(queries) * (16 * k + 8 * source.dimension)
+    room = min(MAX_BLOCK_BYTES, (allowed - fixed) // 3)
+    if room < 100 * row_bytes:
+        needed = -(-(fixed + 300 * row_bytes) // MIB)
+        raise MemoryBudgetError(
+            f"{format_size(allowed)} of memory are too little for exact search: give --memory {needed}MiB"
+        )
+    return int(room // row_bytes)

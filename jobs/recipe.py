@@ -1,0 +1,129 @@
+"""Everything that decides the bytes of an index, in one record that is kept with the build.
+
+Memory, workers, threads and the place of the files are not in it: they must not change a byte.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from aggtree.engine.params import AnnealingParams, Cooling, TreeParams, dictionary_sizes, parse_words
+from aggtree.jobs import defaults
+from aggtree.jobs.costs import Workload
+
+Words = str | int | Sequence[int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How an index is made from its source.
+
+    words, beam, seed, cooling : see AnnealingParams; bucket, stray, norm_bytes : see TreeParams.
+    batch_rows, train_rows : rows of a training batch, and of all batches together.
+    shard_rows : rows of a code shard.
+    skip_invalid : leave out rows with NaN or infinite values.
+    """
+
+    words: tuple[int, ...]
+    beam: int
+    seed: int
+    cooling: Cooling
+    batch_rows: int
+    train_rows: int
+    shard_rows: int
+    bucket: int
+    stray: int
+    norm_bytes: int
+    skip_invalid: bool
+
+    def __post_init__(self) -> None:
+        for name in ("batch_rows", "train_rows", "shard_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
+        _ = self.annealing, self.tree  # checked here, before anything starts
+
+    @property
+    def annealing(self) -> AnnealingParams:
+        return AnnealingParams(words=self.words, beam=self.beam, seed=self.seed, cooling=self.cooling)
+
+    @property
+    def tree(self) -> TreeParams:
+        return TreeParams(bucket=self.bucket, stray=self.stray, norm_bytes=self.norm_bytes)  # type: ignore[arg-type]
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a shard's inner chunk."""
+        whole = self.shard_rows % defaults.CHUNK_ROWS == 0
+        return defaults.CHUNK_ROWS if whole else self.shard_rows
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"words": list(self.words)}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Recipe":
+        values = {field.name: record[field.name] for field in fields(cls)}
+        return cls(**values | {"words": tuple(values["words"])})
+
+    def workload(self, rows: int, dimension: int, dtype: str, source_rows: int = 0) -> Workload:
+        """The size of a build of this source."""
+        return Workload(
+            rows=rows,
+            dimension=dimension,
+            item_bytes=np.dtype(dtype).itemsize,
+            words=self.words,
+            beam=self.beam,
+            batch_rows=min(self.batch_rows, rows),
+            shard_rows=self.shard_rows,
+            train_rows=self.train_rows,
+            tree=self.tree,
+            source_rows=source_rows,
+        )
+
+
+def choose_words(rows: int, words: Words, dictionaries: int | None) -> tuple[int, ...]:
+    """Sizes of the dictionaries from what a user gave; what is left out follows from the rows."""
+    if words is None:
+        return (
+            dictionary_sizes(dictionaries, 256) if dictionaries is not None else defaults.default_words(rows)
+        )
+    if isinstance(words, str):
+        sizes = parse_words(words)
+        words = sizes[0] if len(sizes) == 1 else sizes
+    return dictionary_sizes(dictionaries, words)
+
+
+def choose_recipe(
+    rows: int,
+    *,
+    words: Words = None,
+    dictionaries: int | None = None,
+    beam: int = 10,
+    seed: int = 0,
+    cooling: Cooling = "joint",
+    train_rows: int | None = None,
+    batch_rows: int | None = None,
+    shard_rows: int | None = None,
+    bucket: int | None = None,
+    stray: int | None = None,
+    norm_bytes: int = 1,
+    skip_invalid: bool = False,
+) -> Recipe:
+    """Complete what the user gave by what the number of rows suggests."""
+    sizes = choose_words(rows, words, dictionaries)
+    tree = defaults.default_tree(sizes)
+    bucket = tree.bucket if bucket is None else bucket
+    return Recipe(
+        words=sizes,
+        beam=beam,
+        seed=seed,
+        cooling=cooling,
+        batch_rows=batch_rows or defaults.default_batch_rows(rows),
+        train_rows=train_rows or defaults.default_train_rows(rows, sizes),
+        shard_rows=shard_rows or defaults.default_shard_rows(rows),
+        bucket=bucket,
+        stray=min(bucket, tree.stray) if stray is None else stray,
+        norm_bytes=norm_bytes,
+        skip_invalid=skip_invalid,
+    )

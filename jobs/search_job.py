@@ -1,0 +1,138 @@
+"""Answer a file of queries, and measure how well and how fast."""
+
+import io
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.params import SearchParams
+from aggtree.engine.search import Answer
+from aggtree.storage.atomic import write_bytes
+from aggtree.storage.errors import SourceError
+from aggtree.storage.index_reader import Index
+from aggtree.storage.vecs_files import write_vecs
+from aggtree.storage.vector_source import VectorSource, open_source, read_ground_truth
+
+RECALL_RANKS = (1, 10, 100)
+MAX_SINGLE_QUERIES = 2000  # answered one by one, for the times of single queries
+MAX_IVECS_ID = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchReport:
+    """What a file of queries took; times in milliseconds.
+
+    recall : R@r by r, the fraction of queries whose true nearest neighbour is among the first r answers;
+        empty without ground truth.
+    p50, p99 : of queries sent one by one, on one thread.
+    batch : per query, all queries in one call on `threads` threads.
+    nodes, leaves : visited per query, on average.
+    """
+
+    queries: int
+    k: int
+    limits: tuple[int, ...]
+    threads: int
+    recall: dict[int, float]
+    p50: float
+    p99: float
+    batch: float
+    nodes: float
+    leaves: float
+
+
+def read_queries(spec: str | os.PathLike[str], dimension: int) -> NDArray[Any]:
+    """All queries of a file, which are few."""
+    with open_source(spec) as source:
+        check_dimension(source, dimension)
+        return source.read(0, source.rows)
+
+
+def check_dimension(source: VectorSource, dimension: int) -> None:
+    """Refuse queries of another dimension than the vectors."""
+    if source.dimension != dimension:
+        raise SourceError(
+            f"{source.spec}: queries of dimension {source.dimension}, the vectors have {dimension}: "
+            "use the queries of this data set"
+        )
+
+
+def run_queries(
+    index: Index,
+    queries: NDArray[Any],
+    *,
+    k: int = 100,
+    params: SearchParams | None = None,
+    threads: int = 1,
+    truth: NDArray[np.int64] | None = None,
+) -> tuple[Answer, SearchReport]:
+    """Answer all queries in one call and some one by one; compare with the ground truth if there is one."""
+    params = params if params is not None and params.limits else index.searcher.default_params
+    index.search(queries[:1], k, params)  # compiled and warm before the clock runs
+    singles = []
+    for query in queries[:MAX_SINGLE_QUERIES]:
+        began = time.perf_counter()
+        index.search(query, k, params)
+        singles.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    answer, counts = index.search_with_counts(queries, k, params, threads)
+    batch = (time.perf_counter() - began) / len(queries)
+    p50, p99 = np.percentile(singles, (50, 99)) * 1000
+    return answer, SearchReport(
+        queries=len(queries),
+        k=k,
+        limits=params.limits,
+        threads=threads,
+        recall={} if truth is None else recall_at(answer.ids, truth),
+        p50=float(p50),
+        p99=float(p99),
+        batch=1000 * batch,
+        nodes=float(counts.nodes.mean()),
+        leaves=float(counts.leaves.mean()),
+    )
+
+
+def recall_at(
+    found: NDArray[np.int64], truth: NDArray[np.int64], ranks: tuple[int, ...] = RECALL_RANKS
+) -> dict[int, float]:
+    """R@r for the ranks within what was asked for."""
+    return {
+        rank: float((found[:, :rank] == truth[:, :1]).any(axis=1).mean())
+        for rank in ranks
+        if rank <= found.shape[1]
+    }
+
+
+def load_truth(spec: str | os.PathLike[str], queries: int) -> NDArray[np.int64]:
+    """The ground truth of these queries, (q, k) int64."""
+    truth = read_ground_truth(spec)
+    if len(truth) != queries:
+        raise SourceError(
+            f"{spec}: ground truth of {len(truth)} queries for {queries} queries: name the right one"
+        )
+    return truth
+
+
+def check_output(path: Path) -> None:
+    """Refuse, before the work, a name that answers cannot be written to."""
+    if path.suffix not in (".ivecs", ".npy"):
+        raise SourceError(f"{path}: answers are written to .ivecs or .npy files")
+    if not path.parent.is_dir():
+        raise SourceError(f"{path}: no directory {path.parent}: make it first")
+
+
+def save_ids(path: Path, ids: NDArray[np.int64]) -> None:
+    """Write ids (q, k) as .ivecs (int32) or .npy (int64)."""
+    if path.suffix == ".npy":
+        file = io.BytesIO()
+        np.save(file, ids)
+        write_bytes(path, file.getvalue())
+        return
+    if ids.max(initial=0) >= MAX_IVECS_ID:
+        raise SourceError(f"{path}: id {ids.max()} does not fit the 32 bits of .ivecs: write .npy")
+    write_bytes(path, write_vecs(ids.astype(np.int32), "ivecs"))

@@ -1,0 +1,314 @@
+"""The stages of a build on its directory, each of which continues where it was stopped.
+
+    train    build-<id>/dictionaries             checkpoint in work-<id>/trainer
+    encode   build-<id>/codes.zarr               one task per shard
+    sort     work-<id>/runs/<shard>              one task per shard
+    build    work-<id>/parts/<partition>         one task per partition, cut by work-<id>/splits
+    stitch   build-<id>/tree/*, then the commit  in this process
+
+A partition counts as done when its output has its final name and its record is written, in this order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aggtree.engine.dictionaries import CodeLayout
+from aggtree.jobs.build_tree import (
+    BuildTask,
+    Splits,
+    build_partition,
+    choose_splits,
+    load_splits,
+    save_splits,
+)
+from aggtree.jobs.encode import EncodeTask, encode_shard
+from aggtree.jobs.executors import Executor
+from aggtree.jobs.memory import MemoryMeter, format_size
+from aggtree.jobs.plan import Plan
+from aggtree.jobs.progress import Progress
+from aggtree.jobs.recipe import Recipe
+from aggtree.jobs.sort import SortTask, sort_shard
+from aggtree.jobs.streams import travels
+from aggtree.jobs.tasks import Function, Task
+from aggtree.jobs.train import CHECKPOINT, TrainJob, train
+from aggtree.storage.atomic import make_directory, remove_file, remove_tree
+from aggtree.storage.code_store import CodeStore, ShardRecord, create_code_store
+from aggtree.storage.errors import DiskError, IndexFormatError, JobError
+from aggtree.storage.format import CODES, DICTIONARIES
+from aggtree.storage.index_writer import commit_index, stitch_parts
+from aggtree.storage.job_record import JobRecord, finish_job
+from aggtree.storage.manifest import Manifest
+from aggtree.storage.vector_source import VectorSource
+
+RUNS = "runs"
+PARTS = "parts"
+SPLITS = "splits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """What one stage took: seconds, projected and measured peak of memory."""
+
+    name: str
+    seconds: float
+    projected: int
+    peak: int
+
+
+@dataclass(kw_only=True)
+class Stages:
+    """One build: its record on disk, and what it runs with.
+
+    source : open, or None for the stages that need no vectors.
+    start_executor : called by the first stage that needs workers.
+    """
+
+    job: JobRecord
+    recipe: Recipe
+    plan: Plan
+    source: VectorSource | None
+    start_executor: Callable[[], Executor]
+    progress: Progress
+    meter: MemoryMeter
+    results: list[StageResult] = field(default_factory=list)
+    _executor: Executor | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(self.job.source["rows"])
+
+    @property
+    def dictionaries(self) -> Path:
+        return self.job.build_directory / DICTIONARIES
+
+    @property
+    def codes(self) -> Path:
+        return self.job.build_directory / CODES
+
+    @property
+    def splits(self) -> Path:
+        return self.job.work_directory / SPLITS
+
+    @property
+    def runs(self) -> Path:
+        return self.job.work_directory / RUNS
+
+    @property
+    def parts(self) -> Path:
+        return self.job.work_directory / PARTS
+
+    def train(self) -> None:
+        """Learn the dictionaries, unless they are there."""
+        if self.job.done("train") and self.dictionaries.exists():
+            return
+        make_directory(self.job.build_directory)
+        train_job = TrainJob(
+            params=self.recipe.annealing,
+            batch_rows=self.recipe.batch_rows,
+            train_rows=self.recipe.train_rows,
+            checkpoint=self.job.work_directory / CHECKPOINT,
+            dictionaries=self.dictionaries,
+        )
+        threads = self.plan.stage("train").workers
+        error = train(
+            self._needed_source(), train_job, threads=threads, ahead=self.plan.ahead, progress=self.progress
+        )
+        self.job.record_done("train", 0, {"error": error})
+        remove_file(train_job.checkpoint)
+        self._end("train", error=f"{error:.5g}")
+
+    def encode(self) -> None:
+        """Encode the shards that are missing."""
+        if not self.job.done("train"):
+            raise JobError(
+                f"{self.job.index}: the dictionaries are not trained yet; run `aggtree train` first"
+            )
+        store = self._code_store()
+        done = {
+            number: record
+            for number, record in self.job.done("encode").items()
+            if store.has_shard(ShardRecord.from_json(record))
+        }
+        missing = [number for number in range(store.shards) if number not in done]
+        if not missing:
+            return
+        source = self._needed_source()
+        tasks = [
+            EncodeTask(
+                number=number,
+                start=store.shard_range(number)[0],
+                stop=store.shard_range(number)[1],
+                source=source.spec if travels(source) else source,
+                codes=store.location,
+                dictionaries=self.dictionaries,
+                beam=self.recipe.beam,
+                skip_invalid=self.recipe.skip_invalid,
+            )
+            for number in missing
+        ]
+        self._run_stage("encode", encode_shard, tasks, total=self.rows)
+
+    def sort(self) -> None:
+        """Sort the shards whose runs are missing, unless the parts made from them are all there."""
+        if self._parts_are_ready():
+            return
+        store = self._code_store()
+        encoded = self.job.done("encode")
+        absent = [number for number in range(store.shards) if number not in encoded]
+        if absent:
+            raise JobError(
+                f"{self.job.index}: shard {absent[0]} and {len(absent) - 1} others are not encoded yet; "
+                "run `aggtree encode` first"
+            )
+        done = self.job.done("sort")
+        make_directory(self.runs)
+        tasks = [
+            SortTask(
+                number=number,
+                start=store.shard_range(number)[0],
+                stop=store.shard_range(number)[1],
+                codes=store.location,
+                run=self.runs / str(number),
+                skip=tuple(encoded[number]["invalid"]),
+                wide_ids=self.rows > 2**32,
+            )
+            for number in range(store.shards)
+            if number not in done or not _has_size(self.runs / str(number), done[number])
+        ]
+        if tasks:
+            self._run_stage("sort", sort_shard, tasks, total=self.rows)
+
+    def build(self) -> None:
+        """Build the parts of the tree that are missing."""
+        if self._parts_are_ready():
+            return
+        runs = tuple(self.runs / str(number) for number in range(self._code_store().shards))
+        splits = self._splits(runs)
+        make_directory(self.parts)
+        done = self.job.done("build")
+        sizes = np.diff(splits.sum(axis=1))
+        tasks = [
+            BuildTask(
+                number=number,
+                rows=int(sizes[number]),
+                runs=runs,
+                splits=self.splits,
+                dictionaries=self.dictionaries,
+                tree=self.recipe.tree,
+                part=self.parts / str(number),
+            )
+            for number in range(len(sizes))
+            if number not in done or not _has_size(self.parts / str(number), done[number])
+        ]
+        self._run_stage("build", build_partition, tasks, total=int(sizes.sum()))
+        remove_tree(self.runs)
+
+    def commit(self) -> Manifest:
+        """Stitch the parts into the tree's files and make this build the index."""
+        self.close()
+        parts = sorted(self.job.done("build"))
+        self.progress.begin("stitch", len(parts) * (len(self.recipe.words) + 1), unit="slices")
+        told = 0
+
+        def advance(done: int, _: int) -> None:
+            nonlocal told
+            self.progress.advance(done - told)
+            told = done
+
+        tree = stitch_parts(
+            self.job.index,
+            self.job.build,
+            [self.parts / str(number) for number in parts],
+            CodeLayout(self.recipe.words),
+            norm_bytes=self.recipe.norm_bytes,
+            progress=advance,
+        )
+        shards = {number: ShardRecord.from_json(record) for number, record in self.job.done("encode").items()}
+        codes = self._code_store().file_records(f"{self.job.build_directory.name}/{CODES}", shards)
+        manifest = commit_index(
+            self.job.index,
+            self.job.build,
+            tree=tree,
+            codes=codes,
+            source_rows=self.rows,
+            parameters=self.job.parameters,
+            source=self.job.source,
+        )
+        finish_job(self.job.index)
+        self._end("stitch")
+        return manifest
+
+    def close(self) -> None:
+        """Give the workers back."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    def _needed_source(self) -> VectorSource:
+        if self.source is None:
+            raise JobError(
+                f"{self.job.index}: rows are missing; run `aggtree build` or `aggtree encode` with the source"
+            )
+        return self.source
+
+    def _code_store(self) -> CodeStore:
+        """The store of this build, made when it is not there yet."""
+        try:
+            return CodeStore.open(self.codes)
+        except (DiskError, IndexFormatError):
+            width = CodeLayout(self.recipe.words).width
+            shard_rows, chunk_rows = self.recipe.shard_rows, self.recipe.chunk_rows
+            return create_code_store(self.codes, self.rows, width, shard_rows, chunk_rows)
+
+    def _parts_are_ready(self) -> bool:
+        """Whether every partition was built, so that the runs, which are removed then, are not needed."""
+        done = self.job.done("build")
+        if not done or not self.splits.exists():
+            return False
+        parts = len(load_splits(self.splits)) - 1
+        return all(
+            number in done and _has_size(self.parts / str(number), done[number]) for number in range(parts)
+        )
+
+    def _splits(self, runs: Sequence[Path]) -> Splits:
+        """The cut of an earlier run, if its partitions fit the present budget; otherwise a new one."""
+        if self.splits.exists():
+            splits = load_splits(self.splits)
+            if np.diff(splits.sum(axis=1)).max() <= self.plan.part_rows:
+                return splits
+        self.job.forget("build")
+        remove_tree(self.parts)
+        splits = choose_splits(runs, self.plan.part_rows)
+        save_splits(self.splits, splits)
+        return splits
+
+    def _run_stage(self, stage: str, function: Function, tasks: Sequence[Task], total: int) -> None:
+        """Run tasks, record each as it is done, and tell what the stage took."""
+        done = total - sum(task.rows for task in tasks)
+        if self._executor is None:
+            self._executor = self.start_executor()
+        self.progress.begin(stage, total, done=done)
+        for task, outcome in self._executor.run(stage, function, tasks, self.progress):
+            self.job.record_done(stage, task.number, outcome.value)
+        self._end(stage)
+
+    def _end(self, stage: str, **facts: str) -> None:
+        peak = self.meter.take_stage_peak()
+        self.results.append(
+            StageResult(
+                name=stage,
+                seconds=self.progress.seconds,
+                projected=self.plan.stage(stage).projected,
+                peak=peak,
+            )
+        )
+        self.progress.end(**facts, peak_memory=format_size(peak))
+
+
+def _has_size(path: Path, record: Mapping[str, Any]) -> bool:
+    """Whether the output of a finished task is there with the size its record says."""
+    return path.is_file() and path.stat().st_size == record["bytes"]

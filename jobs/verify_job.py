@@ -1,0 +1,23 @@
+"""Verification of an index with a progress display."""
+
+from pathlib import Path
+
+from aggtree.jobs.progress import Progress
+from aggtree.storage.verify import Damage, verify_index
+
+
+def verify_with_progress(index: Path, workers: int, progress: Progress) -> list[Damage]:
+    """Read and check every byte of an index; returns the damage found."""
+    told = 0
+
+    def advance(done: int, total: int) -> None:
+        nonlocal told
+        if told == 0:
+            progress.begin("verify", total, unit="bytes")
+        progress.advance(done - told)
+        told = done
+
+    damages = verify_index(index, advance, workers)
+    if told:
+        progress.end(damages=len(damages))
+    return damages
