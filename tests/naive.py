@@ -193,3 +193,102 @@ def mark_ids(ids, limit, seen):
             return place
         seen[number // 8] |= 1 << (number % 8)
     return -1
+
+
+# ---------------------------------------------------------------------------------------------------
+# Distances, k-means, least squares
+# ---------------------------------------------------------------------------------------------------
+
+
+def multiply_rows(rows, words, start):
+    """start[k] + rows[r] · words[k], words as plain (K, d)."""
+    return start + rows.astype(np.float64) @ words.T.astype(np.float64)
+
+
+def copy_rows(rows, first, height):
+    out = np.zeros((height, rows.shape[1]), np.float32)
+    count = min(height, len(rows) - first)
+    out[:count] = rows[first : first + count]
+    return count, out
+
+
+def squared_lengths(rows):
+    return (rows.astype(np.float64) ** 2).sum(axis=1)
+
+
+def merge_nearest(scores, first, best, labels):
+    """Labels and best scores after the words first, first + 1, ... were looked at too."""
+    found, least = scores.argmin(axis=1), scores.min(axis=1)
+    better = least < best
+    return np.where(better, least, best), np.where(better, first + found, labels)
+
+
+def add_rows(rows, labels, words):
+    sums = np.array([rows[labels == k].sum(axis=0, dtype=np.float64) for k in range(words)])
+    return sums, np.bincount(labels, minlength=words)
+
+
+def one_hot(codes, sizes):
+    return np.concatenate([np.eye(size)[codes[:, m]] for m, size in enumerate(sizes)], axis=1)
+
+
+def count_pairs(codes, sizes):
+    hot = one_hot(codes, sizes)
+    return np.tril(hot.T @ hot)
+
+
+def add_by_word(rows, codes, sizes):
+    return one_hot(codes, sizes).T @ rows.astype(np.float64)
+
+
+def decode_rows(codes, sizes, words):
+    return one_hot(codes, sizes) @ words.astype(np.float64)
+
+
+def squared_errors(rows, decoded):
+    return ((rows.astype(np.float64) - decoded) ** 2).sum(axis=1)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Multi-path encoding
+# ---------------------------------------------------------------------------------------------------
+
+
+def nth_smallest(values, n, none):
+    return sorted(values)[n - 1] if len(values) >= n else none
+
+
+def select_paths(scores, keep):
+    """The `keep` best (score, path, word) of scores (paths, words)."""
+    triples = [(int(score), path, word) for path, row in enumerate(scores) for word, score in enumerate(row)]
+    return sorted(triples)[:keep]
+
+
+def encode_row(own, cross, beam):
+    """Beam search in integers: own[m] (K_m,), cross[m][j] (K_j, K_m)."""
+    paths = [(0, ())]
+    for m, terms in enumerate(own):
+        scores = [
+            [base + int(terms[k]) + sum(int(cross[m][j][i, k]) for j, i in enumerate(path)) for k in range(len(terms))]
+            for base, path in paths
+        ]
+        kept = select_paths(scores, beam if m < len(own) - 1 else 1)
+        paths = [(score, (*paths[path][1], word)) for score, path, word in kept]
+    return paths[0][1]
+
+
+def encode_rows(rows, dictionaries, beam):
+    """Beam search in float64 over explicit residues; dictionaries is a list of (K_m, d)."""
+    codes = []
+    for row in rows.astype(np.float64):
+        paths = [((), row)]
+        for words in dictionaries:
+            longer = [
+                (float(((rest - word) ** 2).sum()), (*code, k), rest - word)
+                for code, rest in paths
+                for k, word in enumerate(words.astype(np.float64))
+            ]
+            longer.sort(key=lambda path: path[0])
+            paths = [(code, rest) for _, code, rest in longer[:beam]]
+        codes.append(paths[0][0])
+    return np.array(codes)

@@ -1,0 +1,302 @@
+"""Dictionary Annealing: learn dictionaries offline from a sample, or online from a stream.
+
+Equation ↔ function: heat and cool are `cooling.kmeans_round`, cooling all dictionaries at once is
+`cooling.joint_round`, multi-path encoding is `encoding.Encoder`. A wide first dictionary is learned
+first by k-means and locked; the others are annealed on x − c_1(i_1).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.annealing_state import OnlineState, norm_ranges, pack_state, unpack_state
+from aggtree.engine.cooling import (
+    Map,
+    Narrow,
+    descending_variance,
+    distortion,
+    encode_blocks,
+    joint_round,
+    kmeans_round,
+    residual_start,
+    word_order,
+)
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.distances import as_rows, check_rows
+from aggtree.engine.distances_kernels import Rows
+from aggtree.engine.encoding import CHUNK_ROWS, Encoder
+from aggtree.engine.first_dictionary import FirstWord, learn_first_dictionary
+from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
+
+RIDGE = 1.0
+"""Pull towards the present word, in rows, of every joint round."""
+
+FAST_BATCHES = 15
+"""Online batches before the past gets weight: old statistics would carry old assignments."""
+
+MAX_RISE = 0.002
+"""A batch may raise the error of remembered rows by this fraction; a step beyond it is cut."""
+
+Progress = Callable[[int, float], None]
+
+
+class DictionaryAnnealing:
+    """Learns dictionaries, encodes and decodes with them.
+
+    >>> trainer = DictionaryAnnealing(dictionaries=8, words=256, beam=10, seed=0).fit(x)
+    >>> codes = trainer.encode(y)
+
+    words : size of every dictionary, or a sequence of sizes. See `AnnealingParams` for the rest.
+    Same rows, parameters and seed give the same bytes, whatever `map` runs the blocks.
+    """
+
+    def __init__(
+        self,
+        dictionaries: int | None = None,
+        words: int | Sequence[int] = 256,
+        beam: int = 10,
+        seed: int = 0,
+        *,
+        rounds: int = AnnealingParams.rounds,
+        tolerance: float = AnnealingParams.tolerance,
+        cooling: Cooling = AnnealingParams.cooling,
+    ) -> None:
+        self.params = AnnealingParams(
+            words=dictionary_sizes(dictionaries, words),
+            beam=beam,
+            seed=seed,
+            rounds=rounds,
+            tolerance=tolerance,
+            cooling=cooling,
+        )
+        self._layout = CodeLayout(self.params.words)
+        self._first: NDArray[np.float32] | None = None
+        self._narrow: Narrow | None = None
+        self._online = OnlineState.empty()
+        self._encoder: Encoder | None = None
+        self._history: list[float] = []
+
+    @property
+    def dictionaries(self) -> Dictionaries:
+        """What was learned so far."""
+        if self._narrow is None:
+            raise ValueError("no dictionaries yet: call fit or partial_fit first")
+        words = (
+            self._narrow.words if self._first is None else np.concatenate((self._first, self._narrow.words))
+        )
+        return Dictionaries(words, self._layout)
+
+    @property
+    def norm_ranges(self) -> NDArray[np.float32]:
+        """(M + 1, 2) float32, least and largest ‖x̂‖² − ‖prefix of l words‖² of the training sample."""
+        return norm_ranges(self.dictionaries, self.encode(self._online.sample))
+
+    @property
+    def distortions(self) -> tuple[float, ...]:
+        """E of the training rows before every round, then at the end; online, E of each batch on arrival."""
+        return tuple(self._history)
+
+    def fit(
+        self,
+        x: NDArray[np.generic],
+        *,
+        start: Dictionaries | None = None,
+        map: Map = map,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learn from vectors x (n, d), from scratch or by annealing the dictionaries `start`.
+
+        progress : called with the round's number and E before it. Rounds end when one lowers E by
+        less than `tolerance`, or after `rounds`.
+        """
+        rows = self._check_batch(x, None if start is None else start.dimension)
+        self._history.clear()
+        self._online = OnlineState.empty()
+        if start is None:
+            residue = self._start(rows)
+        else:
+            residue = self._adopt(start, rows)
+        self._anneal(residue, map, progress)
+        self._online = self._online.remember(rows, self._rng(0))
+        self._encoder = None
+        return self
+
+    def partial_fit(self, batch: NDArray[np.generic], *, map: Map = map) -> Self:
+        """Go on learning from one batch (n, d) of a stream, about 100,000 vectors.
+
+        Rows of earlier batches are remembered in a small sample. A batch that would raise their
+        error is taken in smaller steps, or not at all, so an odd batch spoils nothing.
+        """
+        rows = self._check_batch(batch, None if self._narrow is None else self._narrow.words.shape[1])
+        rng = self._rng(1 + self._online.batches)
+        if self._narrow is None:
+            residue = self._start(rows)
+            codes = self._encode_narrow(residue, map)
+            self._history.append(distortion(self._narrow_or_fail(), residue, codes))
+            self._update(residue, codes, rng)
+            accepted = True
+        else:
+            residue = self._residue(rows)
+            codes = self._encode_narrow(residue, map)
+            self._history.append(distortion(self._narrow_or_fail(), residue, codes))
+            accepted = self._guarded_update(residue, codes, rng, map)
+        self._online = self._online.after_batch(rows, accepted, rng)
+        self._encoder = None
+        return self
+
+    def encode(self, y: NDArray[np.generic]) -> NDArray[np.uint8]:
+        """Codes (n, width) uint8 of vectors y (n, d)."""
+        if self._encoder is None:
+            self._encoder = Encoder(self.dictionaries, self.params.beam)
+        return self._encoder.encode(y)
+
+    def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Reconstructions (n, d) float32 of codes (n, width)."""
+        return self.dictionaries.decode(codes)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything `from_state` needs to go on bit for bit, as named arrays."""
+        return pack_state(self.params, self._first, self._narrow, self._online, self._history)
+
+    @classmethod
+    def from_state(cls, state: dict[str, NDArray[np.generic]]) -> "DictionaryAnnealing":
+        """The trainer that `state` was taken from."""
+        params, first, words, online, history = unpack_state(state)
+        trainer = cls(
+            words=params.words,
+            beam=params.beam,
+            seed=params.seed,
+            rounds=params.rounds,
+            tolerance=params.tolerance,
+            cooling=params.cooling,
+        )
+        trainer._first = first
+        trainer._narrow = None if words is None else Narrow(words, trainer._narrow_layout())
+        trainer._online = online
+        trainer._history = history
+        return trainer
+
+    def _rng(self, stage: int) -> np.random.Generator:
+        return np.random.default_rng((self.params.seed, stage))
+
+    def _narrow_layout(self) -> CodeLayout:
+        return CodeLayout(self.params.words[int(self._layout.wide) :])
+
+    def _narrow_or_fail(self) -> Narrow:
+        if self._narrow is None:
+            raise ValueError("no dictionaries yet: call fit or partial_fit first")
+        return self._narrow
+
+    def _check_batch(self, x: NDArray[np.generic], dimension: int | None) -> Rows:
+        """Contiguous rows of x, or one clear error."""
+        rows = as_rows(np.asanyarray(x))
+        if rows.shape[1] == 0:
+            raise ValueError("vectors have no dimensions")
+        check_rows(rows, rows.shape[1] if dimension is None else dimension)
+        if self._narrow is None and len(rows) < max(self.params.words):
+            raise ValueError(
+                f"{len(rows)} vectors cannot train {max(self.params.words)} words: give more vectors or ask for fewer words"
+            )
+        return rows
+
+    def _start(self, rows: Rows) -> Rows:
+        """Learn first dictionaries from scratch; returns the rows the narrow ones are annealed on."""
+        rng = self._rng(0)
+        if self._layout.wide:
+            self._first = learn_first_dictionary(rows, self.params.words[0], rng)
+        residue = self._residue(rows)
+        layout = self._narrow_layout()
+        if layout.levels:
+            self._narrow = residual_start(residue, layout, rng)
+        else:
+            self._narrow = Narrow(np.zeros((0, rows.shape[1]), np.float32), layout)
+        return residue
+
+    def _adopt(self, start: Dictionaries, rows: Rows) -> Rows:
+        if start.layout.words != self.params.words:
+            raise ValueError(
+                f"start has dictionaries of sizes {start.layout.words}, expected {self.params.words}"
+            )
+        locked = int(self._layout.wide)
+        self._first = start.part(0).copy() if locked else None
+        self._narrow = Narrow(start.words[start.starts[locked] :].copy(), self._narrow_layout())
+        return self._residue(rows)
+
+    def _residue(self, rows: Rows) -> Rows:
+        """What a wide first dictionary leaves over; the rows themselves without one."""
+        if self._first is None:
+            return rows
+        chooser = FirstWord(self._first)
+        residue = np.empty(rows.shape, np.float32)
+        for start in range(0, len(rows), CHUNK_ROWS):
+            here = slice(start, start + CHUNK_ROWS)
+            residue[here] = rows[here] - self._first[chooser.assign(rows[here])]
+        return residue
+
+    def _encode_narrow(self, residue: Rows, map_: Map) -> NDArray[np.uint8]:
+        narrow = self._narrow_or_fail()
+        if narrow.layout.levels == 0:
+            return np.empty((len(residue), 0), np.uint8)
+        return encode_blocks(narrow, residue, self.params.beam, map_)
+
+    def _anneal(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
+        for number in range(self.params.rounds + 1):
+            narrow = self._narrow_or_fail()
+            codes = self._encode_narrow(residue, map_)
+            self._history.append(distortion(narrow, residue, codes))
+            if progress is not None:
+                progress(number, self._history[-1])
+            if number == self.params.rounds or self._settled() or narrow.layout.levels == 0:
+                return
+            rng = self._rng(number)
+            if self.params.cooling == "kmeans":
+                self._narrow = kmeans_round(narrow, residue, codes, self.params.beam, rng, map_)
+                self._sort(self._encode_narrow(residue, map_))
+            else:
+                self._update(residue, codes, rng)
+
+    def _settled(self) -> bool:
+        if len(self._history) < 2:
+            return False
+        before, now = self._history[-2:]
+        return before - now <= self.params.tolerance * before
+
+    def _update(self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator) -> None:
+        narrow = self._narrow_or_fail()
+        if narrow.layout.levels == 0:
+            return
+        weights = np.full(len(narrow.words), RIDGE)
+        self._narrow = joint_round(narrow, residue, codes, weights, rng)
+        self._sort(codes)
+
+    def _sort(self, codes: NDArray[np.uint8]) -> None:
+        """Put dictionaries into descending variance: beam and tree depend on it."""
+        narrow = self._narrow_or_fail()
+        order = word_order(narrow, descending_variance(narrow, codes))
+        self._narrow = narrow.with_words(np.ascontiguousarray(narrow.words[order]))
+
+    def _guarded_update(
+        self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
+    ) -> bool:
+        """One joint round on a batch, undone as far as it raises the error of remembered rows."""
+        before = self._narrow_or_fail()
+        if before.layout.levels == 0:
+            return True
+        known = self._residue(self._online.sample)
+        allowed = (1 + MAX_RISE) * distortion(before, known, self._encode_narrow(known, map_))
+        weights = np.full(len(before.words), RIDGE + self._past_weight(len(residue)))
+        target = joint_round(before, residue, codes, weights, rng)
+        for step in (1.0, 0.5, 0.25, 0.125):
+            self._narrow = before.with_words(before.words + np.float32(step) * (target.words - before.words))
+            self._sort(codes)
+            if distortion(self._narrow, known, self._encode_narrow(known, map_)) <= allowed:
+                return step == 1.0
+        self._narrow = before
+        return False
+
+    def _past_weight(self, rows: int) -> float:
+        """Pull of the past on each word, in rows: nothing at first, then growing with the batches."""
+        late = max(0, self._online.batches - FAST_BATCHES)
+        return late * rows / (FAST_BATCHES * max(self.params.words[-1], 1))

@@ -1,0 +1,224 @@
+"""LLVM vector code for the two innermost loops, which numba's own vectorizer leaves on the table.
+
+`multiply_tile` keeps a tile of 6 rows x 16 words in registers, `score_row` sums 16-bit rows and
+keeps running minima beside the sums. Vectors are 16 lanes wide and LLVM splits them into whatever
+registers the machine has. Multiply-add is the exact `fma`, dimension after dimension, so a result
+never depends on the block it is computed in.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+TILE_ROWS = 6
+LANES = 16
+CHUNK = 4 * LANES
+"""Words of a dictionary are padded to a multiple of CHUNK wherever `score_row` reads them."""
+
+_INT16, _INT32, _INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_FLOATS = ir.VectorType(ir.FloatType(), LANES)
+_SHORTS, _INTS = ir.VectorType(_INT16, LANES), ir.VectorType(_INT32, LANES)
+
+Generator = Callable[[Any, Any, Any, Any], Any]
+
+
+def _data(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
+    return context.make_array(signature.args[number])(context, builder, args[number]).data
+
+
+def _columns(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
+    array = context.make_array(signature.args[number])(context, builder, args[number])
+    return cgutils.unpack_tuple(builder, array.shape)[1]
+
+
+def _load(builder: Any, pointer: Any, vector: Any) -> Any:
+    """Load a vector that is aligned as its elements are."""
+    value = builder.load(builder.bitcast(pointer, vector.as_pointer()))
+    value.align = _element_bytes(vector)
+    return value
+
+
+def _store(builder: Any, value: Any, pointer: Any) -> None:
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = _element_bytes(value.type)
+
+
+def _element_bytes(vector: Any) -> int:
+    return 4 if vector.element == ir.FloatType() else int(vector.element.width) // 8
+
+
+def _splat(builder: Any, scalar: Any, vector: Any) -> Any:
+    empty = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(empty, scalar, _INT32(0))
+    return builder.shuffle_vector(first, empty, ir.Constant(_INTS, [0] * LANES))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply_tile(
+    _: Any, rows: Any, row: Any, panel: Any, start: Any, out: Any, column: Any
+) -> tuple[Any, Generator]:
+    """out[row + r, column + k] = start[column + k] + Σ_j rows[row + r, j] · panel[j, k].
+
+    For r < TILE_ROWS and k < LANES. rows (n, d), panel (d, LANES) float32; out float32, or int32,
+    which truncates.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        row, column = args[1], args[5]
+        dimension = _columns(context, builder, signature, args, 0)
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_FLOATS, [_FLOATS] * 3), f"llvm.fma.v{LANES}f32"
+        )
+        panel_data = _data(context, builder, signature, args, 2)
+        rows_data = _data(context, builder, signature, args, 0)
+        first = _load(builder, builder.gep(_data(context, builder, signature, args, 3), [column]), _FLOATS)
+        row_data = [
+            builder.gep(rows_data, [builder.mul(builder.add(row, _INT64(r)), dimension)])
+            for r in range(TILE_ROWS)
+        ]
+        before = builder.block
+        loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tile.end")
+        builder.branch(loop)
+
+        builder.position_at_end(loop)
+        j = builder.phi(_INT64)
+        sums = [builder.phi(_FLOATS) for _ in range(TILE_ROWS)]
+        words = _load(builder, builder.gep(panel_data, [builder.mul(j, _INT64(LANES))]), _FLOATS)
+        totals = [
+            builder.call(fma, [_splat(builder, builder.load(builder.gep(data, [j])), _FLOATS), words, total])
+            for data, total in zip(row_data, sums, strict=True)
+        ]
+        following = builder.add(j, _INT64(1))
+        for value, initial, updated in zip(
+            [j, *sums], [_INT64(0)] + [first] * TILE_ROWS, [following, *totals], strict=True
+        ):
+            value.add_incoming(initial, before)
+            value.add_incoming(updated, loop)
+        builder.cbranch(builder.icmp_signed("<", following, dimension), loop, after)
+
+        builder.position_at_end(after)
+        out_data = _data(context, builder, signature, args, 4)
+        width = _columns(context, builder, signature, args, 4)
+        for r, total in enumerate(totals):
+            place = builder.add(builder.mul(builder.add(row, _INT64(r)), width), column)
+            value = builder.fptosi(total, _INTS) if signature.args[4].dtype == types.int32 else total
+            _store(builder, value, builder.gep(out_data, [place]))
+        return context.get_dummy_value()
+
+    return types.void(rows, types.int64, panel, start, out, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def score_row(
+    _: Any,
+    table: Any,
+    offsets: Any,
+    count: Any,
+    own: Any,
+    base: Any,
+    words: Any,
+    scores: Any,
+    place: Any,
+    minima: Any,
+    lane: Any,
+) -> tuple[Any, Generator]:
+    """scores[place + k] = base + own[k] + Σ_{j < count} table[offsets[j] + k] for k < words.
+
+    minima[lane + i] becomes the least score of the words k ≡ i (mod LANES). table int16, whose
+    sums must fit 16 bits; own, scores, minima and base int32; words a multiple of CHUNK.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        table_data, offset_data, own_data, score_data, minimum_data = (
+            _data(context, builder, signature, args, number) for number in (0, 1, 3, 6, 8)
+        )
+        count, words, place, lane = args[2], args[5], args[7], args[9]
+        bases = _splat(builder, args[4], _INTS)
+        none = ir.Constant(_SHORTS, [0] * LANES)
+        parts = range(CHUNK // LANES)
+        before = builder.block
+        chunk, inner, tail, after = (
+            builder.append_basic_block(name)
+            for name in ("score.chunk", "score.rows", "score.tail", "score.end")
+        )
+        builder.branch(chunk)
+
+        builder.position_at_end(chunk)
+        k, least = builder.phi(_INT64), builder.phi(_INTS)
+        builder.cbranch(builder.icmp_signed(">", count, _INT64(0)), inner, tail)
+
+        builder.position_at_end(inner)
+        j = builder.phi(_INT64)
+        sums = [builder.phi(_SHORTS) for _ in parts]
+        row = builder.gep(table_data, [builder.add(builder.load(builder.gep(offset_data, [j])), k)])
+        totals = [
+            builder.add(sums[part], _load(builder, builder.gep(row, [_INT64(LANES * part)]), _SHORTS))
+            for part in parts
+        ]
+        following = builder.add(j, _INT64(1))
+        for value, initial, updated in zip(
+            [j, *sums], [_INT64(0)] + [none] * len(parts), [following, *totals], strict=True
+        ):
+            value.add_incoming(initial, chunk)
+            value.add_incoming(updated, inner)
+        builder.cbranch(builder.icmp_signed("<", following, count), inner, tail)
+
+        builder.position_at_end(tail)
+        cross = [builder.phi(_SHORTS) for _ in parts]
+        lowest = least
+        for part in parts:
+            cross[part].add_incoming(none, chunk)
+            cross[part].add_incoming(totals[part], inner)
+        for part in parts:
+            position = builder.add(k, _INT64(LANES * part))
+            terms = _load(builder, builder.gep(own_data, [position]), _INTS)
+            score = builder.add(builder.add(builder.sext(cross[part], _INTS), bases), terms)
+            _store(builder, score, builder.gep(score_data, [builder.add(place, position)]))
+            lowest = builder.select(builder.icmp_signed("<", score, lowest), score, lowest)
+        following = builder.add(k, _INT64(CHUNK))
+        k.add_incoming(_INT64(0), before)
+        k.add_incoming(following, tail)
+        least.add_incoming(ir.Constant(_INTS, [2**31 - 1] * LANES), before)
+        least.add_incoming(lowest, tail)
+        builder.cbranch(builder.icmp_signed("<", following, words), chunk, after)
+
+        builder.position_at_end(after)
+        _store(builder, lowest, builder.gep(minimum_data, [lane]))
+        return context.get_dummy_value()
+
+    signature = types.void(
+        table, offsets, types.int64, own, types.int32, types.int64, scores, types.int64, minima, types.int64
+    )
+    return signature, generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def row_minima(_: Any, values: Any, row: Any, words: Any, minima: Any) -> tuple[Any, Generator]:
+    """minima[i] = least values[row, k] over k ≡ i (mod LANES), k < words (a multiple of LANES), float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value_data, minimum_data = (_data(context, builder, signature, args, number) for number in (0, 3))
+        first = builder.mul(args[1], _columns(context, builder, signature, args, 0))
+        before = builder.block
+        loop, after = builder.append_basic_block("minima"), builder.append_basic_block("minima.end")
+        builder.branch(loop)
+
+        builder.position_at_end(loop)
+        k, least = builder.phi(_INT64), builder.phi(_FLOATS)
+        value = _load(builder, builder.gep(value_data, [builder.add(first, k)]), _FLOATS)
+        lowest = builder.select(builder.fcmp_ordered("<", value, least), value, least)
+        following = builder.add(k, _INT64(LANES))
+        k.add_incoming(_INT64(0), before)
+        k.add_incoming(following, loop)
+        least.add_incoming(ir.Constant(_FLOATS, [float("inf")] * LANES), before)
+        least.add_incoming(lowest, loop)
+        builder.cbranch(builder.icmp_signed("<", following, args[2]), loop, after)
+
+        builder.position_at_end(after)
+        _store(builder, lowest, builder.gep(minimum_data, [_INT64(0)]))
+        return context.get_dummy_value()
+
+    return types.void(values, types.int64, types.int64, minima), generate
