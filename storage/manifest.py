@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams
 from aggtree.storage.atomic import Json, explained
@@ -34,6 +32,7 @@ from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.version import __version__
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_DTYPES = frozenset(dtype for spec in ARRAYS for dtype in spec.dtypes)
 _BUILD = re.compile(r"[0-9a-f]{12}")
 
 
@@ -72,7 +71,8 @@ class FileRecord:
         )
         if len(made.blocks) != block_count(made.bytes):
             raise ValueError(f"{made.path} of {made.bytes} bytes has {len(made.blocks)} checksums")
-        if made.dtype and np.dtype(made.dtype).itemsize * made.length != made.bytes:
+        itemsize = int(made.dtype[2:]) if made.dtype in _DTYPES else 0
+        if made.dtype and itemsize * made.length != made.bytes:
             raise ValueError(f"{made.path} of {made.bytes} bytes cannot hold {made.length} {made.dtype}")
         return made
 
@@ -161,7 +161,7 @@ class Manifest:
             build=_text(record["build"]),
             rows=_count(record["rows"]),
             source_rows=_count(record["source_rows"]),
-            own_ids=bool(record["own_ids"]),
+            own_ids=_flag(record["own_ids"]),
             dimension=_count(record["dimension"]),
             words=_counts(record["words"]),
             norm_bytes=_count(record["norm_bytes"]),
@@ -276,6 +276,12 @@ def _check_paths(manifest: Manifest) -> None:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:40]} is no text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{str(value)[:40]} is neither true nor false")
     return value
 
 
