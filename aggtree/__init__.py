@@ -3,3 +3,24 @@
 The names a user needs, re-exported; the work is in `aggtree.engine` (algorithms on arrays),
 `aggtree.storage` (what is on disk) and `aggtree.jobs` (memory, order, resume, command line).
 """
+
+from aggtree.engine.params import AnnealingParams, SearchParams, TreeParams
+from aggtree.jobs.build_index import build
+from aggtree.storage.errors import AggtreeError, IndexFormatError, SourceError
+from aggtree.storage.index_reader import Index, open_index
+from aggtree.storage.version import __version__
+
+open = open_index
+
+__all__ = [
+    "AggtreeError",
+    "AnnealingParams",
+    "Index",
+    "IndexFormatError",
+    "SearchParams",
+    "SourceError",
+    "TreeParams",
+    "__version__",
+    "build",
+    "open",
+]
