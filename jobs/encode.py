@@ -10,10 +10,10 @@ import numpy as np
 
 from aggtree.engine.encoding import Encoder
 from aggtree.jobs.costs import BLOCK_BYTES
+from aggtree.jobs.streams import invalid_rows
 from aggtree.jobs.tasks import Tick
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.dictionary_file import load_dictionaries
-from aggtree.storage.errors import SourceError
 from aggtree.storage.vector_source import VectorSource, open_source
 
 
@@ -62,12 +62,7 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
         for start in range(task.start, task.stop, block_rows):
             stop = min(start + block_rows, task.stop)
             rows = source.read(start, stop)
-            wrong = invalid_rows(rows)
-            if len(wrong) and not task.skip_invalid:
-                raise SourceError(
-                    f"{source.spec}: row {start + wrong[0]} has a NaN or infinite value: "
-                    "repair it, or leave such rows out with --skip-invalid"
-                )
+            wrong = invalid_rows(source.spec, rows, start, allowed=task.skip_invalid)
             rows[wrong] = 0
             out = codes[start - task.start : stop - task.start]
             encoder.encode(rows, out)
@@ -76,13 +71,3 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
             tick(stop - start)
     record = store.write_shard(task.number, codes).to_json()
     return record | {"invalid": invalid}
-
-
-def invalid_rows(rows: np.ndarray) -> np.ndarray:
-    """Numbers of the rows with a NaN or an infinite value, ascending."""
-    if rows.dtype.kind != "f":
-        return np.empty(0, np.int64)
-    # A sum is finite only if every term is; the few rows whose sum overflows are looked at again.
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspects = np.flatnonzero(~np.isfinite(rows.sum(axis=1, dtype=np.float64)))
-    return suspects[~np.isfinite(rows[suspects]).all(axis=1)]

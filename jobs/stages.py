@@ -112,6 +112,7 @@ class Stages:
             train_rows=self.recipe.train_rows,
             checkpoint=self.job.work_directory / CHECKPOINT,
             dictionaries=self.dictionaries,
+            skip_invalid=self.recipe.skip_invalid,
         )
         threads = self.plan.stage("train").workers
         error = train(

@@ -143,3 +143,20 @@ def read_in_order(array: Any, ranges: Sequence[tuple[int, int]], ahead: int = 1)
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def invalid_rows(spec: str, rows: NDArray[Any], first: int, *, allowed: bool) -> NDArray[np.int64]:
+    """Positions of the rows with a NaN or infinite value, ascending; SourceError unless they are `allowed`.
+
+    rows : (n, d), the rows of the source from number `first` on.
+    """
+    if rows.dtype.kind != "f":
+        return np.empty(0, np.int64)
+    # A sum is finite only if every term is; in float64 it does not overflow.
+    suspects = np.flatnonzero(~np.isfinite(np.einsum("ij->i", rows, dtype=np.float64)))
+    if len(suspects) and not allowed:
+        raise SourceError(
+            f"{spec}: row {first + suspects[0]} has a NaN or infinite value: "
+            "repair it, or leave such rows out with --skip-invalid"
+        )
+    return suspects

@@ -16,7 +16,7 @@ import numpy as np
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.params import AnnealingParams
 from aggtree.jobs.progress import Progress
-from aggtree.jobs.streams import as_dask_array, batch_ranges, read_in_order
+from aggtree.jobs.streams import as_dask_array, batch_ranges, invalid_rows, read_in_order
 from aggtree.jobs.tasks import single_threaded_blas
 from aggtree.storage.dictionary_file import load_state, save_dictionaries, save_state
 from aggtree.storage.vector_source import VectorSource
@@ -33,6 +33,7 @@ class TrainJob:
 
     checkpoint : file of the trainer's state after the last finished batch.
     dictionaries : file that appears when training is done.
+    skip_invalid : leave out rows with NaN or infinite values.
     """
 
     params: AnnealingParams
@@ -40,6 +41,7 @@ class TrainJob:
     train_rows: int
     checkpoint: Path
     dictionaries: Path
+    skip_invalid: bool = False
 
 
 @contextmanager
@@ -61,11 +63,12 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
     progress.begin("train", total, done=finished)
     batches = read_in_order(as_dask_array(source, job.batch_rows), ranges[done:], ahead)
     with single_threaded_blas(), thread_map(threads) as mapper:
-        for batch in batches:
-            trainer.partial_fit(batch, map=mapper)
+        for (start, stop), batch in zip(ranges[done:], batches, strict=True):
+            wrong = invalid_rows(source.spec, batch, start, allowed=job.skip_invalid)
+            trainer.partial_fit(np.delete(batch, wrong, axis=0) if len(wrong) else batch, map=mapper)
             done += 1
             save_state(job.checkpoint, trainer.state() | {BATCHES_DONE: np.asarray([done], np.int64)})
-            progress.advance(len(batch))
+            progress.advance(stop - start)
     save_dictionaries(job.dictionaries, trainer.dictionaries, trainer.norm_ranges)
     return float(trainer.distortions[-1])
 
