@@ -17,7 +17,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/installed  ## build an index of real SIFT out of core, query it, compare with exact search
-	$(BIN)/aggtree demo --directory demo
+	$(BIN)/python -m aggtree.jobs.demo --directory demo
 
 test: $(VENV)/installed  ## run the tests
 	$(BIN)/python -m pytest

@@ -1,77 +1,80 @@
-"""The demonstration: real SIFT from a file to answered queries, measured against exact search."""
+"""The demonstration: real SIFT from a file to answered queries, measured against exact search.
+
+`python -m aggtree.jobs.demo --directory DIR`, which is what `make demo` runs.
+"""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+import click
 
-from aggtree.engine.exact import ExactSearch
-from aggtree.jobs.build_index import build
+from aggtree.jobs import reports
+from aggtree.jobs.build_index import BuildResult, build
+from aggtree.jobs.exact_job import exact_neighbours
+from aggtree.jobs.memory import parse_size
+from aggtree.jobs.progress import make_progress
+from aggtree.jobs.search_job import SearchReport, read_queries, run_queries
+from aggtree.storage.demo_data import demo_paths
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.vector_source import open_source
 
 MEMORY = "1GiB"
 NEIGHBOURS = 100
-BLOCK_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """What the demonstration found; times in milliseconds per query, on one thread, one by one."""
+    """What the demonstration found; exact_ms is per query, on one thread."""
 
-    index: Path
-    rows: int
-    queries: int
-    recall: dict[int, float]
-    tree_ms: float
+    built: BuildResult
+    report: SearchReport
     exact_ms: float
-    build_seconds: float
-    bytes_per_vector: float
-
-
-def exact_neighbours(base: str, queries: NDArray[np.uint8], k: int) -> NDArray[np.int64]:
-    """Exact neighbours of every query, reading the base file in blocks."""
-    source = open_source(base)
-    search = ExactSearch(queries, k)
-    for start in range(0, source.rows, BLOCK_ROWS):
-        search.add(source.read(start, min(start + BLOCK_ROWS, source.rows)), start)
-    ids, _ = search.result()
-    return ids
-
-
-def recall_at(found: NDArray[np.int64], truth: NDArray[np.int64], ranks: tuple[int, ...]) -> dict[int, float]:
-    """R@r: the fraction of queries whose true nearest neighbour is among the first r answers."""
-    return {rank: float((found[:, :rank] == truth[:, :1]).any(axis=1).mean()) for rank in ranks}
+    open_ms: float
 
 
 def run_demo(directory: Path) -> DemoResult:
     """Build an index of the embedded descriptors below `directory`, query it, compare with exact search."""
-    started = time.perf_counter()
-    built = build("demo:base", directory / "photos.index", memory=MEMORY)
-    build_seconds = time.perf_counter() - started
-    source = open_source("demo:query")
-    queries = source.read(0, source.rows)
-
+    base, query = demo_paths()
+    directory.mkdir(parents=True, exist_ok=True)
+    built = build(base, directory / "photos.index", memory=MEMORY, progress="auto")
+    queries = read_queries(query, 128)
+    with open_source(base) as source, make_progress("auto") as progress:
+        began = time.perf_counter()
+        truth, _ = exact_neighbours(
+            source, queries, k=NEIGHBOURS, threads=1, allowed=parse_size(MEMORY), progress=progress
+        )
+        exact_seconds = time.perf_counter() - began
+    began = time.perf_counter()
     with open_index(built.path) as index:
-        index.search(queries[:1], k=NEIGHBOURS)
-        started = time.perf_counter()
-        found = np.concatenate([index.search(query, k=NEIGHBOURS)[0] for query in queries])
-        tree_seconds = time.perf_counter() - started
-        rows, size = len(index), sum(index.bytes_by_part().values())
-
-    exact_neighbours("demo:base", queries[:1], NEIGHBOURS)
-    started = time.perf_counter()
-    truth = exact_neighbours("demo:base", queries, NEIGHBOURS)
-    exact_seconds = time.perf_counter() - started
+        open_seconds = time.perf_counter() - began
+        _, report = run_queries(index, queries, k=NEIGHBOURS, truth=truth)
     return DemoResult(
-        index=built.path,
-        rows=rows,
-        queries=len(queries),
-        recall=recall_at(found, truth, (1, 10, NEIGHBOURS)),
-        tree_ms=1000 * tree_seconds / len(queries),
+        built=built,
+        report=report,
         exact_ms=1000 * exact_seconds / len(queries),
-        build_seconds=build_seconds,
-        bytes_per_vector=size / rows,
+        open_ms=1000 * open_seconds,
     )
+
+
+@click.command()
+@click.option("--directory", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
+def main(directory: Path) -> None:
+    """Build an index of real SIFT out of core, open it by mmap, answer queries, compare with exact search."""
+    result = run_demo(directory)
+    base, query = demo_paths()
+    reports.show_build(result.built, as_json=False)
+    click.echo(f"\nopened by mmap in {result.open_ms:.1f} ms")
+    reports.show_search(result.report, None, as_json=False)
+    faster = result.exact_ms / result.report.p50
+    click.echo(f"exact search, one thread: {result.exact_ms:.3f} ms per query, {faster:.0f} times as long")
+    click.echo("\nwhere the files are:")
+    for what, path in (("vectors", base), ("queries", query), ("index", result.built.path)):
+        click.echo(f"  {what:8} {path}")
+    for path in sorted(result.built.path.rglob("*")):
+        if path.is_file():
+            click.echo(f"  {path.stat().st_size:12,}  {path.relative_to(result.built.path)}")
+
+
+if __name__ == "__main__":
+    main()

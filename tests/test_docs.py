@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggtree.jobs.command_line import main
+from aggtree.jobs.command_line import cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,7 +24,7 @@ def run_console(text: str) -> None:
         if not line.startswith("$ aggtree"):
             continue
         arguments = shlex.split(line.removeprefix("$ aggtree"), comments=True)
-        answer = CliRunner().invoke(main, arguments, catch_exceptions=False)
+        answer = CliRunner().invoke(cli, arguments, catch_exceptions=False)
         assert answer.exit_code == 0, f"{line}\n{answer.output}"
 
 
