@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aggtree.storage.array_file import ArrayFile
-from aggtree.storage.atomic import explained
 from aggtree.storage.checksums import BLOCK, block_ranges, crc32c
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.dictionary_file import DICTIONARY_KIND
@@ -61,6 +61,17 @@ def verify_index(
         manifest = read_manifest(index)
     except AggtreeError as error:
         return [Damage(MANIFEST, -1, str(error).removeprefix(f"{index / MANIFEST}: "))]
+    damage = _check_build(index, manifest, progress, workers)
+    if damage and read_manifest(index).build != manifest.build:
+        # Replaced meanwhile, its files removed: the index is another one now.
+        return verify_index(index, progress, workers)
+    return damage
+
+
+def _check_build(
+    index: Path, manifest: Manifest, progress: Callable[[int, int], None] | None, workers: int
+) -> list[Damage]:
+    """All checks of the build a manifest describes."""
     damage = _check_bytes(index, manifest, progress, workers)
     for check in (_check_dictionaries, _check_codes):
         damage += check(index, manifest)
@@ -94,12 +105,10 @@ def _check_bytes(
         ]
     total, done = sum(record.bytes for record in manifest.files), 0
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        for task, blocks in zip(tasks, pool.map(lambda task: _bad_blocks(index, task), tasks), strict=True):
+        for task, bad in zip(tasks, pool.map(lambda task: _bad_blocks(index, task), tasks), strict=True):
             damage += [
-                Damage(
-                    task.record.path, block, f"checksum does not match{_place(manifest, task.record, block)}"
-                )
-                for block in blocks
+                Damage(task.record.path, block, what + _place(manifest, task.record, block))
+                for block, what in bad
             ]
             done += task.ranges[-1][1] - task.ranges[0][0]
             if progress:
@@ -107,34 +116,32 @@ def _check_bytes(
     return damage
 
 
-def _bad_blocks(index: Path, task: _Task) -> list[int]:
-    """Numbers of the blocks whose bytes have changed or cannot be read."""
-    path = index / task.record.path
+def _bad_blocks(index: Path, task: _Task) -> list[tuple[int, str]]:
+    """The blocks whose bytes have changed or cannot be read, and which of both."""
     buffer = np.empty(BLOCK, np.uint8)
     bad = []
-    with explained(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for start, stop in task.ranges:
-            block = start // BLOCK
-            if _crc(descriptor, buffer[: stop - start], start) != task.record.blocks[block]:
-                bad.append(block)
-    finally:
-        os.close(descriptor)
+    for start, stop in task.ranges:
+        block = start // BLOCK
+        try:
+            if _crc(index / task.record.path, buffer[: stop - start], start) != task.record.blocks[block]:
+                bad.append((block, "checksum does not match"))
+        except OSError as error:
+            bad.append((block, f"cannot be read: {error.strerror or error}"))
     return bad
 
 
-def _crc(descriptor: int, buffer: np.ndarray[tuple[int], np.dtype[np.uint8]], start: int) -> int:
-    """Checksum of the bytes from `start`, or -1 when the device does not give them."""
-    done = 0
-    while done < len(buffer):
-        try:
+def _crc(path: Path, buffer: NDArray[np.uint8], start: int) -> int:
+    """Checksum of the bytes of a file from `start`, as many as the buffer holds."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < len(buffer):
             count = os.preadv(descriptor, [buffer[done:].data], start + done)
-        except OSError:
-            return -1
-        if count == 0:
-            return -1
-        done += count
+            if count == 0:
+                raise OSError("the file became shorter")
+            done += count
+    finally:
+        os.close(descriptor)
     return crc32c(buffer)
 
 

@@ -1,5 +1,6 @@
 """`verify_index` finds every changed byte, and arrays that make no sense although their checksums match."""
 
+import errno
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from small_index import make_index, make_sample
 
 from aggtree.engine.check_kernels import mark_ids
 from aggtree.engine.params import TreeParams
-from aggtree.storage import structure_checks
+from aggtree.storage import structure_checks, verify
 from aggtree.storage.dictionary_file import load_dictionaries, save_dictionaries
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.format import DICTIONARIES, MANIFEST
@@ -90,6 +91,31 @@ def test_damage_is_named_by_level_and_shard(tmp_path):
 def test_no_index_is_an_error_and_no_damage(tmp_path):
     with pytest.raises(IndexFormatError, match="no index here"):
         verify_index(tmp_path)
+
+
+def test_an_index_replaced_meanwhile_is_not_damaged(tmp_path, monkeypatch):
+    make_index(tmp_path / "i", name="old")
+    plain = verify._check_build
+
+    def overtaken(index, manifest, progress, workers):
+        monkeypatch.setattr(verify, "_check_build", plain)
+        make_index(index, name="new")
+        return plain(index, manifest, progress, workers)
+
+    monkeypatch.setattr(verify, "_check_build", overtaken)
+    assert verify_index(tmp_path / "i") == []
+
+
+def test_a_block_the_device_does_not_give_is_told(tmp_path, monkeypatch):
+    make_index(tmp_path / "i")
+
+    def broken(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(verify.os, "preadv", broken)
+    found = verify_index(tmp_path / "i")
+    assert found
+    assert all("cannot be read: Input/output error" in str(item) for item in found)
 
 
 def recommitted(index: Path, manifest: Manifest, name: str) -> None:
