@@ -236,7 +236,7 @@ def _stages(
             return cluster
         if plan.mode == "cluster":
             executor: Executor = local_cluster(plan.workers)
-            progress.note(f"{executor.description}")
+            progress.note(executor.description)
             return executor
         return InProcess(plan.workers)
 

@@ -5,6 +5,7 @@ shares one copy of the libraries between its threads (the kernels release the in
 has processes of its own, which may be on other machines and may die without taking the job with them.
 """
 
+import importlib.util
 import logging
 import signal
 import sys
@@ -212,13 +213,35 @@ class DaskExecutor(Executor):
                     raise JobError(f"no worker for {PATIENCE_SECONDS:.0f} s: {remedy}") from None
 
     def close(self) -> None:
-        self._resources.close()
+        with postponed_signals():
+            self._resources.close()
 
 
 def ignore_interrupts() -> None:
     """Leave Ctrl-C to the driver: it closes the workers, which would otherwise die with tracebacks."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def postponed_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until the block ends: a cluster half started could not be closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[signal.Signals] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = {
+        number: signal.signal(number, lambda number, _: arrived.append(signal.Signals(number)))
+        for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
 
 
 @contextmanager
@@ -238,15 +261,28 @@ def hidden_main() -> Iterator[None]:
         main.__dict__.update({name: value for name, value in saved.items() if name != "__file__" or value})
 
 
-def local_cluster(workers: int, *, dashboard: bool = False) -> DaskExecutor:
-    """A cluster of `workers` spawned processes of one thread each, on this machine.
+def local_cluster(workers: int) -> DaskExecutor:
+    """A cluster of `workers` spawned processes of one thread each, on this machine."""
+    executor = None
+    try:
+        with postponed_signals():
+            executor = _start_local_cluster(workers)
+    except BaseException:
+        if executor is not None:
+            executor.close()
+        raise
+    return executor
 
-    Dask's own memory limits are off: the plan has decided what runs, and a paused worker would wait for ever.
-    """
+
+def _start_local_cluster(workers: int) -> DaskExecutor:
+    """Start the processes. The plan has decided what runs, so Dask's own memory limits are off: a worker
+    paused by them would wait for ever."""
     import dask
     from distributed import Client, LocalCluster
 
-    with ExitStack() as stack:
+    stack = ExitStack()
+    with ExitStack() as failing:
+        failing.push(stack)
         stack.enter_context(hidden_main())
         stack.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "60s"}))
         cluster = stack.enter_context(
@@ -255,31 +291,38 @@ def local_cluster(workers: int, *, dashboard: bool = False) -> DaskExecutor:
                 threads_per_worker=1,
                 processes=True,
                 memory_limit=None,
-                dashboard_address=":0" if dashboard else None,
+                dashboard_address=":0" if _has_dashboard() else None,
                 silence_logs=logging.CRITICAL,
             )
         )
-        client = stack.enter_context(Client(cluster))
+        client = stack.enter_context(Client(cluster, set_as_default=False))
         client.run(ignore_interrupts)
-        description = f"{workers} worker processes"
-        if dashboard:
-            description += f", dashboard {cluster.dashboard_link}"
-        return DaskExecutor(client, stack.pop_all(), description)
-    raise AssertionError("unreachable")
+        failing.pop_all()
+    return DaskExecutor(client, stack, f"{workers} worker processes{_dashboard(client)}")
+
+
+def _has_dashboard() -> bool:
+    """Whether Dask's dashboard can be shown; its library is an extra."""
+    return importlib.util.find_spec("bokeh") is not None
+
+
+def _dashboard(client: Any) -> str:
+    link = client.dashboard_link if _has_dashboard() else ""
+    return f", dashboard {link}" if link else ""
 
 
 def existing_cluster(address: str) -> DaskExecutor:
     """The workers of a Dask scheduler that runs already, by its address such as `tcp://host:8786`."""
     from distributed import Client
 
-    with ExitStack() as stack:
-        try:
-            client = stack.enter_context(Client(address, timeout=10, set_as_default=False))
-        except (OSError, ValueError, TimeoutError) as error:
-            raise JobError(f"scheduler {address}: cannot connect ({error})") from error
-        if not client.nthreads():
-            raise JobError(f"scheduler {address}: it has no workers; start some with `dask worker {address}`")
-        workers = len(client.nthreads())
-        description = f"{workers} workers of {address}, dashboard {client.dashboard_link}"
-        return DaskExecutor(client, stack.pop_all(), description)
-    raise AssertionError("unreachable")
+    try:
+        client = Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise JobError(f"scheduler {address}: cannot connect: {' '.join(str(error).split())}") from error
+    stack = ExitStack()
+    stack.push(client)
+    workers = len(client.nthreads())
+    if not workers:
+        stack.close()
+        raise JobError(f"scheduler {address}: it has no workers; start some with `dask worker {address}`")
+    return DaskExecutor(client, stack, f"{workers} workers of {address}{_dashboard(client)}")

@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from small_builds import SMALL
 
@@ -81,6 +82,8 @@ def build_in_child(source: str, index: str, operations: int | None) -> bool:
 def main(source: str, index: str, seed: str, kills: str) -> None:
     """Kill `kills` builds, then let one through; builds that came through start a new index."""
     rng = random.Random(int(seed))
+    with TemporaryDirectory() as directory:
+        build(source, Path(directory) / "index", workers=0, **SMALL)  # children inherit the loaded kernels
     killed = 0
     while killed < int(kills):
         if build_in_child(source, index, rng.randrange(150)):
