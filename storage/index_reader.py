@@ -42,6 +42,12 @@ class Index:
         check_files(path, wanted)
         self._maps: list[mmap.mmap] = []
         arrays = {record.path.rpartition("/")[2]: self._map(record) for record in wanted[1:]}
+        if sum(len(pages) for pages in self._maps) > _physical_memory() // 2:
+            # Reading ahead warms a tree that fits into memory within some queries. Of a larger one it
+            # would fetch a hundred times what a query asks for, and push out what others need.
+            for pages in self._maps:
+                with suppress(OSError):
+                    pages.madvise(mmap.MADV_RANDOM)
         dictionaries, norm_ranges = self._load_dictionaries()
         self._searcher: Searcher | None = _searcher(path, manifest, arrays, dictionaries, norm_ranges)
 
@@ -147,9 +153,6 @@ class Index:
                 pages = mmap.mmap(descriptor, record.bytes, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
-        # Queries touch a few bytes here and there: reading ahead would fetch what nobody asked for.
-        with suppress(OSError):
-            pages.madvise(mmap.MADV_RANDOM)
         self._maps.append(pages)
         return np.frombuffer(pages, record.dtype, record.length)
 
@@ -198,6 +201,10 @@ def _searcher(
         return Searcher(tree, dictionaries)
     except ValueError as error:
         raise IndexFormatError(f"{path / manifest.directory}: {error}") from error
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _populate(pages: mmap.mmap) -> None:

@@ -14,6 +14,7 @@ from aggtree.storage.verify import verify_index
 SAMPLES = {
     "wide": lambda: make_sample(3000, (300, 7, 256, 16)),
     "narrow": lambda: make_sample(2000, (9, 256, 200), params=TreeParams(bucket=20, norm_bytes=2)),
+    "long": lambda: make_sample(2000, (20, *[30] * 8), params=TreeParams(bucket=32)),
     "exact": lambda: make_sample(1500, (5, 8, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)),
 }
 

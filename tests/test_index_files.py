@@ -82,6 +82,14 @@ def test_an_index_describes_itself(tmp_path):
         index.search(np.zeros(5))
 
 
+def test_a_tree_larger_than_memory_answers_alike(tmp_path, monkeypatch):
+    make_index(tmp_path / "i")
+    queries = np.ones((3, 5), np.float32)
+    expected = open_index(tmp_path / "i").search(queries, 9)
+    monkeypatch.setattr(index_reader, "_physical_memory", lambda: 1)
+    np.testing.assert_array_equal(open_index(tmp_path / "i").search(queries, 9).ids, expected.ids)
+
+
 def test_warming_works_on_kernels_without_populate(tmp_path, monkeypatch):
     make_index(tmp_path / "i")
     monkeypatch.setattr(index_reader, "POPULATE_READ", 9999)
