@@ -50,7 +50,11 @@ def read_queries(spec: str | os.PathLike[str], dimension: int) -> NDArray[Any]:
     """All queries of a file, which are few."""
     with open_source(spec) as source:
         check_dimension(source, dimension)
-        return source.read(0, source.rows)
+        queries = source.read(0, source.rows)
+    wrong = np.flatnonzero(~np.isfinite(queries).all(axis=1))
+    if len(wrong):
+        raise SourceError(f"{spec}: query {wrong[0]} has a NaN or infinite value: repair it")
+    return queries
 
 
 def check_dimension(source: VectorSource, dimension: int) -> None:
