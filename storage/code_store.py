@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.storage.atomic import Json, explained, make_directory, write_bytes
+from aggtree.storage.atomic import Json, canonical, explained, make_directory, write_bytes
 from aggtree.storage.checksums import BlockChecksums, from_hex, to_hex
 from aggtree.storage.errors import DiskError, IndexFormatError
 from aggtree.storage.format import MAX_COUNT
@@ -102,7 +102,7 @@ class CodeStore:
         if codes.shape != (stop - start, self.width) or codes.dtype != np.uint8:
             expected = f"uint8 ({stop - start}, {self.width})"
             raise ValueError(f"shard {shard}: codes {codes.dtype}{codes.shape}, expected {expected}")
-        _, data = _encode(codes, self.shard_rows, self.chunk_rows)
+        data = _encode(codes, self.shard_rows, self.chunk_rows)
         self._files.put(_key(shard), data)
         return _shard_record(shard, stop - start, data)
 
@@ -164,8 +164,7 @@ def create_code_store(
         )
     chunk_rows = min(chunk_rows, rows)
     shard_rows = min(shard_rows, -(-rows // chunk_rows) * chunk_rows) // chunk_rows * chunk_rows
-    metadata, _ = _encode(np.empty((rows, width), np.uint8), shard_rows, chunk_rows, write=False)
-    _files(str(location)).put(METADATA, metadata)
+    _files(str(location)).put(METADATA, canonical(_metadata(rows, width, shard_rows, chunk_rows)))
     return CodeStore(location, rows, width, shard_rows, chunk_rows)
 
 
@@ -179,10 +178,31 @@ def _shard_record(shard: int, rows: int, data: bytes) -> ShardRecord:
     return ShardRecord(shard=shard, rows=rows, bytes=len(data), crc=checksums.crc, blocks=checksums.blocks)
 
 
-def _encode(
-    codes: NDArray[np.uint8], shard_rows: int, chunk_rows: int, *, write: bool = True
-) -> tuple[bytes, bytes]:
-    """zarr's bytes of the metadata and of the first shard of an array like `codes`."""
+def _metadata(rows: int, width: int, shard_rows: int, chunk_rows: int) -> dict[str, Json]:
+    """What zarr.json says; written here so that its bytes do not depend on the release of zarr."""
+    checksum: Json = {"name": "crc32c"}
+    sharding: dict[str, Json] = {
+        "chunk_shape": [chunk_rows, width],
+        "codecs": [{"name": "bytes"}, checksum],
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, checksum],
+        "index_location": "end",
+    }
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, width],
+        "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard_rows, width]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0,
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "attributes": {},
+        "storage_transformers": [],
+    }
+
+
+def _encode(codes: NDArray[np.uint8], shard_rows: int, chunk_rows: int) -> bytes:
+    """zarr's bytes of a shard that holds `codes` from its first row on."""
     from zarr import create_array
     from zarr.codecs import Crc32cCodec
     from zarr.storage import MemoryStore
@@ -199,9 +219,8 @@ def _encode(
         zarr_format=3,
         config={"write_empty_chunks": True},  # a chunk of zeros is data like any other
     )
-    if write:
-        array[:] = codes
-    return store[METADATA].to_bytes(), store[_key(0)].to_bytes() if write else b""
+    array[:] = codes
+    return bytes(store[_key(0)].to_bytes())
 
 
 def _parse_metadata(text: bytes) -> tuple[int, int, int, int]:

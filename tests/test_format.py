@@ -1,0 +1,68 @@
+"""Indexes of all format versions stay readable, and the specification page says what the code says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from make_golden import ANSWERS, DATA, queries
+from small_index import make_index, make_sample
+
+from aggtree.engine.params import SearchParams
+from aggtree.storage.code_store import CodeStore
+from aggtree.storage.format import ARRAYS, CODES, FORMAT_VERSION
+from aggtree.storage.index_reader import open_index
+from aggtree.storage.manifest import read_manifest
+from aggtree.storage.verify import verify_index
+
+PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "format.md").read_text()
+VERSIONS = range(1, FORMAT_VERSION + 1)
+NAMES = {"|u1": "uint8", "<u2": "uint16", "<u4": "uint32", "<u8": "uint64", "<f4": "float32"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_index_of_each_version_is_read(version):
+    directory = DATA / f"format-{version}"
+    answers = json.loads((directory / "answers.json").read_text())
+    assert verify_index(directory / "golden.index") == []
+    with open_index(directory / "golden.index") as index:
+        ids, distances = index.search(queries(), ANSWERS, SearchParams.unlimited())
+        codes = CodeStore.open(index.path / index.manifest.directory / CODES).read(0, len(index))
+    np.testing.assert_array_equal(ids, answers["ids"])
+    np.testing.assert_allclose(distances, answers["distances"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(codes, make_sample(400).codes)
+
+
+def test_the_present_format_is_what_it_was_when_its_version_was_fixed(tmp_path):
+    """Bytes that differ are a new format, or a mistake."""
+    golden = DATA / f"format-{FORMAT_VERSION}" / "golden.index"
+    make_index(tmp_path / "i", make_sample(400), name="golden")
+    old, new = read_manifest(golden), read_manifest(tmp_path / "i")
+    layout = [(record.path, record.bytes, record.dtype, record.length) for record in old.files]
+    assert layout == [(record.path, record.bytes, record.dtype, record.length) for record in new.files]
+    for record in old.files:
+        # The last bit of a norm may depend on the processor.
+        if not record.path.endswith(("/norms", "/records")):
+            assert (tmp_path / "i" / record.path).read_bytes() == (golden / record.path).read_bytes(), (
+                record.path
+            )
+    norms = [np.fromfile(index / old.tree_file("norms").path, "<f4") for index in (golden, tmp_path / "i")]
+    np.testing.assert_allclose(*norms, rtol=1e-5)
+
+
+def test_the_page_names_every_array_with_its_dtypes():
+    for spec in ARRAYS:
+        dtypes = " or ".join(NAMES[dtype] for dtype in spec.dtypes)
+        assert f"| `{spec.name}` | {dtypes} |" in PAGE
+        assert spec.meaning.partition(";")[0] in PAGE
+
+
+def test_the_page_names_every_field_of_the_manifest():
+    fields = read_manifest(DATA / f"format-{FORMAT_VERSION}" / "golden.index").to_json()
+    assert [name for name in fields if f"`{name}`" not in PAGE] == []
+
+
+def test_the_page_lists_every_version():
+    assert f"# On-disk format, version {FORMAT_VERSION}" in PAGE
+    for version in VERSIONS:
+        assert f"\n| {version} | " in PAGE
