@@ -27,6 +27,8 @@ from aggtree.storage.manifest import FileRecord
 METADATA = "zarr.json"
 SHARD_ROWS = 1_000_000
 CHUNK_ROWS = 100_000
+MAX_CHUNK_BYTES = 1 << 30
+"""zarr makes room for a whole chunk before it reads one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,8 +246,8 @@ def _parse_metadata(text: bytes) -> tuple[int, int, int, int]:
         or shard_rows % chunk_rows
     ):
         raise ValueError(counts)
-    if shard_width != width or chunk_width != width:
-        raise ValueError((shard_width, chunk_width))
+    if shard_width != width or chunk_width != width or chunk_rows * width > MAX_CHUNK_BYTES:
+        raise ValueError((shard_width, chunk_width, chunk_rows))
     return counts
 
 

@@ -166,6 +166,11 @@ def test_no_store_is_one_clear_line(tmp_path, remote):
         CodeStore.open(location)
 
 
+def huge_chunk(metadata):
+    metadata["codecs"][0]["configuration"]["chunk_shape"] = [2**30, 4]
+    metadata["chunk_grid"]["configuration"]["chunk_shape"] = [2**31, 4]
+
+
 def change_codec(metadata):
     metadata["codecs"][0]["configuration"]["codecs"].append({"name": "gzip", "configuration": {"level": 5}})
 
@@ -184,6 +189,7 @@ def change_codec(metadata):
         lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[100, 3]),
         lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[0, 4]),
         lambda m: m["codecs"][0]["configuration"].update(chunk_shape=[33, 4]),
+        huge_chunk,
         change_codec,
     ],
 )
