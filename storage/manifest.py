@@ -182,9 +182,10 @@ class Manifest:
 def read_manifest(index: Path) -> Manifest:
     """The manifest of a committed index; IndexFormatError when there is none or it is damaged."""
     path = index / MANIFEST
-    if not path.is_file():
-        remedy = "the build is not finished, run it again" if index.is_dir() else "no such directory"
-        raise IndexFormatError(f"{index}: no index here ({remedy})")
+    with explained(path):
+        if not path.is_file():
+            remedy = "the build is not finished, run it again" if index.is_dir() else "no such directory"
+            raise IndexFormatError(f"{index}: no index here ({remedy})")
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the manifest of an index")

@@ -7,15 +7,19 @@ import numpy as np
 import pytest
 from small_index import make_index, make_sample, stitch, write_parts
 
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.engine.search import Searcher
 from aggtree.engine.tree import build_tree, tree_shape
 from aggtree.storage import index_reader, index_writer
+from aggtree.storage.atomic import make_directory
+from aggtree.storage.checksums import block_count
+from aggtree.storage.dictionary_file import save_dictionaries
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.format import ARRAYS, MANIFEST, TREE, build_name
+from aggtree.storage.format import ARRAYS, DICTIONARIES, MANIFEST, TREE, build_name
 from aggtree.storage.index_reader import open_index
-from aggtree.storage.index_writer import shifted
-from aggtree.storage.manifest import read_manifest
+from aggtree.storage.index_writer import file_record, shifted
+from aggtree.storage.manifest import FileRecord, Manifest, commit_manifest, read_manifest
 from aggtree.storage.part_files import open_part
 
 SAMPLES = {
@@ -138,6 +142,53 @@ def test_a_tree_of_more_than_32_bits_gets_64_bit_offsets():
     np.testing.assert_array_equal(
         shifted(local, first, shape.start_dtype), local.astype(np.uint64) + np.uint64(first)
     )
+
+
+def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
+    """Two nodes, the first with more than 2**32 leaves, in files that are mostly holes."""
+    far, build = 2**32 + 10, "b" * 12
+    directory = tmp_path / build_name(build)
+    make_directory(directory / TREE)
+    words = np.array([[0, 0], [9, 9], [0, 0], [1, 0]], np.float32)
+    norm_ranges = np.array([[0, 0], [0, 255], [0, 255]], np.float32)
+    save_dictionaries(directory / DICTIONARIES, Dictionaries(words, CodeLayout((2, 2))), norm_ranges)
+    contents = {
+        "first_labels": ("<u2", 2, [0, 1]),
+        "labels": ("|u1", 3, [0, 0, 1]),
+        "norms": ("<f4", 3, [0, 0, 162]),
+        "child_start": ("<u8", 4, [1, 3, 3, 3]),
+        "leaf_start": ("<u8", 4, [0, 0, far, far + 2]),
+        "records": ("|u1", 2 * (far + 2), [0, 0, 19, 1]),  # norm 162, label 0; norm 181, label 1
+        "ids": ("<u8", far + 2, [2**40, 7]),
+    }
+    files = [file_record(tmp_path, f"{directory.name}/{DICTIONARIES}")]
+    for name, (dtype, length, end) in contents.items():
+        path, tail = directory / TREE / name, np.array(end, dtype)
+        with path.open("wb") as file:
+            file.truncate(length * tail.itemsize)
+            file.seek(length * tail.itemsize - tail.nbytes)
+            file.write(tail.tobytes())
+        size = path.stat().st_size
+        zeros = (0,) * block_count(size)  # opening does not compare them
+        path = str(path.relative_to(tmp_path))
+        files.append(FileRecord(path=path, bytes=size, blocks=zeros, dtype=dtype, length=length))
+    manifest = Manifest(
+        build=build,
+        rows=far + 2,
+        source_rows=2**41,
+        dimension=2,
+        words=(2, 2),
+        norm_bytes=1,
+        level_nodes=(1, 2, 0),
+        level_leaves=(0, far + 2, 0),
+        files=tuple(files),
+    )
+    commit_manifest(tmp_path, manifest)
+    with open_index(tmp_path) as index:
+        assert len(index) == far + 2
+        answer = index.search(np.array([10, 9], np.float32), 3, SearchParams(limits=(1,)))
+    assert answer.ids.tolist() == [[7, 2**40, -1]]
+    np.testing.assert_allclose(answer.distances, [[0, 1, np.inf]], atol=1e-4)
 
 
 def test_a_damaged_part_is_not_stitched(tmp_path):
