@@ -22,11 +22,11 @@ from aggtree.storage.vector_source import open_source
 
 SEED = 0
 BRANCHING = 4
-INTRINSIC_DIMENSION = 22.0  # rows within distance s of each other grow as s**22
+INTRINSIC_DIMENSION = 20.0  # rows within distance s of a row grow as s**20
 CHILD_SHARES = (0.4, 0.3, 0.2, 0.1)
-SCALE_SPREAD = 0.07  # of the logarithm of a child's scale relative to its parent's
-REACH = 0.8  # how far towards the neighbouring anchor a row may lie
-SPECTRUM_POWER = 1.1  # steepens the spectrum, which rounding and the tables flatten
+SCALE_SPREAD = 0.11  # of the logarithm of a child's scale relative to its parent's; few are much denser
+REACH = 0.65  # how far towards the neighbouring anchor a row may lie
+SPECTRUM_POWER = 1.15  # steepens the spectrum, which rounding and the tables flatten
 
 Floats = NDArray[np.float64]
 
@@ -106,8 +106,8 @@ def fit(vectors: NDArray[np.uint8]) -> SiftModel:
     distances = (anchors**2).sum(axis=1) - 2 * anchors @ anchors.T
     np.fill_diagonal(distances, np.inf)
     shares = np.cumsum(np.bincount(labels, minlength=ANCHORS)) / len(labels)
-    normal = NormalDist(0, SCALE_SPREAD)
-    factors = [np.exp(normal.inv_cdf((i + 0.5) / 256)) for i in range(256)]
+    exponential = -np.log((np.arange(256) + 0.5) / 256)
+    factors = np.exp(SCALE_SPREAD * (1 - exponential))
     # Weights: z has 2**8 per standard deviation and offsets 2**10 more; an odd number uniform in -255..255
     # has variance (4**8 - 1) / 3.
     weights = level_weights() * 2**18 / np.sqrt((4**8 - 1) / 3)
@@ -120,7 +120,7 @@ def fit(vectors: NDArray[np.uint8]) -> SiftModel:
         values=values,
         weights=np.rint(weights).astype(np.int64),
         children=np.rint(np.array(list(accumulate(CHILD_SHARES))) * 2**32).astype(np.uint64),
-        factors=np.rint(np.array(factors) * 2**10).astype(np.int64),
+        factors=np.rint(factors * 2**10).astype(np.int64),
         reach=round(REACH * 2**8),
     )
 

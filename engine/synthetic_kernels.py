@@ -15,7 +15,7 @@ DIMENSION = 128
 WORDS = DIMENSION // 8  # 64-bit draws that give one byte for each component
 GROUP = 8  # rows computed together, so that the basis is read once for all
 CHILDREN = 4
-NEIGHBOURS = 8
+NEIGHBOURS = 32
 BINS = 512
 Z_BITS = 8  # a component z has standard deviation 2**8 ...
 Z_MAX = 1279  # ... and is cut at five of them
@@ -35,7 +35,7 @@ class SiftModel(NamedTuple):
     """What the generator knows of real descriptors; A anchors, L levels.
 
     anchors : (A, 128) float32, latent centres, integers with 2**10 per standard deviation.
-    neighbours : (A, 8) int64, the nearest anchors of each anchor.
+    neighbours : (A, 32) int64, the nearest anchors of each anchor.
     shares : (A,) uint64, cumulative share of the rows of anchors 0..a, of 2**32.
     spreads : (A,) int64, scale of the rows around the anchor.
     basis : (128, 128) float32, principal axes (rows) of the spread, integers with 2**10 per unit.
@@ -129,7 +129,7 @@ def _start_row(model: SiftModel, seed: np.uint64, row: np.uint64, scratch: Scrat
     key = _draw(seed, row)
     anchor = _pick(model.shares, _draw(key, _ANCHOR))
     draw = _draw(key, _STEP)
-    other = model.neighbours[anchor, draw >> np.uint64(61)]
+    other = model.neighbours[anchor, draw >> np.uint64(59)]
     step = (np.int64((draw >> np.uint64(16)) & np.uint64(0xFFFF)) * model.reach) >> 16
     near, far = np.float32((1 << STEP_BITS) - step), np.float32(step)
     for j in range(DIMENSION):
