@@ -145,8 +145,8 @@ def stored_norm(node, row, dictionaries, params, norm_ranges):
 # ---------------------------------------------------------------------------------------------------
 
 
-def look_up_tables(queries, words):
-    return queries @ words, (queries.astype(np.float64) ** 2).sum(axis=1)
+def look_up_tables(queries, rows, start):
+    return start + queries @ rows, (queries.astype(np.float64) ** 2).sum(axis=1)
 
 
 def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges):
@@ -292,3 +292,54 @@ def encode_rows(rows, dictionaries, beam):
             paths = [(code, rest) for _, code, rest in longer[:beam]]
         codes.append(paths[0][0])
     return np.array(codes)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Generated rows
+# ---------------------------------------------------------------------------------------------------
+
+
+def draw(key, number):
+    """Draw `number` of the stream `key`: splitmix64."""
+    value = (key + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
+    return value ^ (value >> 31)
+
+
+def node_offset(node):
+    octets = b"".join(draw(node, j).to_bytes(8, "little") for j in range(16))
+    return [2 * octet - 255 for octet in octets]
+
+
+def generate_row(model, seed, row):
+    """One row, in whole numbers up to the last step."""
+    purpose = {name: (i + 1) << 32 for i, name in enumerate(["anchor", "child", "step", "own", "factor"])}
+    key = draw(seed, row)
+    anchor = sum(int(share) <= draw(key, purpose["anchor"]) >> 32 for share in model.shares)
+    place = draw(key, purpose["step"])
+    other = model.neighbours[anchor][place >> 59]
+    step = (place >> 16) % 2**16 * model.reach >> 16
+    node = draw(draw(seed, -1), anchor)
+    scale = int(model.spreads[anchor])
+    sums = [0] * 128
+    for level, weight in enumerate(model.weights.tolist()):
+        if level < len(model.weights) - 1:
+            child = sum(int(share) <= draw(key, level) >> 32 for share in model.children)
+            node = draw(node, purpose["child"] + child)
+        else:
+            node = draw(key, purpose["own"])
+        sums = [old + (weight * scale >> 10) * new for old, new in zip(sums, node_offset(node), strict=True)]
+        scale = scale * int(model.factors[draw(node, purpose["factor"]) >> 56]) >> 10
+    z = [max(-1279, min(1279, round(value / 1024))) for value in sums]
+    values = []
+    for j in range(128):
+        latent = (256 - step) * int(model.anchors[anchor, j]) + step * int(model.anchors[other, j])
+        latent += sum(z[i] * int(model.basis[i, j]) for i in range(128))
+        values.append(int(model.values[j, max(0, min(511, (latent >> 12) + 256))]))
+    norm = max(1, sum(value * value for value in values)) ** 0.5
+    return [min(255, round(value * (512 / norm))) for value in values]
+
+
+def generate_rows(model, seed, rows):
+    return np.array([generate_row(model, int(seed), int(row)) for row in rows], np.uint8).reshape(-1, 128)
