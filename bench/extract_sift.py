@@ -4,7 +4,7 @@ The photographs come from packages, named with their licences in `PHOTOGRAPHS`; 
 
     pip install scikit-learn scikit-image opencv-python-headless
     apt-get download lomiri-wallpapers-16.04 && dpkg-deb -x lomiri-wallpapers-16.04_*.deb unpacked
-    python bench/extract_sift.py --debian unpacked --out aggtree/data
+    python -m bench extract_sift --debian unpacked --out aggtree/data
 
 writes photos_base.bvecs, photos_query.bvecs (from other photographs than the base) and PROVENANCE.md.
 The same versions give the same bytes.
@@ -131,7 +131,7 @@ CC0-1.0 <https://creativecommons.org/publicdomain/zero/1.0/>.
 Versions: {versions}.
 
     apt-get download lomiri-wallpapers-16.04 && dpkg-deb -x lomiri-wallpapers-16.04_*.deb unpacked
-    python bench/extract_sift.py --debian unpacked --out aggtree/data
+    python -m bench extract_sift --debian unpacked --out aggtree/data
 
 | file | bytes | sha256 |
 |---|---|---|
@@ -139,11 +139,11 @@ Versions: {versions}.
 """
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--debian", type=Path, required=True, help="where the Debian package was unpacked")
     parser.add_argument("--out", type=Path, default=Path("aggtree/data"))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     cv2.setNumThreads(1)
     base, lines = collect(options.debian, query=False, rows=BASE_ROWS, per_photo=BASE_ROWS_PER_PHOTO)
     query, more = collect(options.debian, query=True, rows=QUERY_ROWS, per_photo=QUERY_ROWS_PER_PHOTO)
@@ -162,7 +162,4 @@ def main() -> None:
         digests="\n".join(digests),
     )
     (options.out / "PROVENANCE.md").write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

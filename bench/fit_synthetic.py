@@ -1,10 +1,10 @@
 """Learn the model of the generated source from the embedded descriptors.
 
-    python bench/fit_synthetic.py            # writes aggtree/data/sift_model.bin
+    python -m bench fit_synthetic      # writes aggtree/data/sift_model.bin
 
 Each component is turned into normal scores, so that correlations can be described by a Gaussian and marginal
 distributions by tables. k-means finds the anchors; what is left around them gives the principal axes. The
-constants below were chosen by bench/calibrate_synthetic.py.
+constants below were chosen to bring the table of `python -m bench calibrate_synthetic` into agreement.
 """
 
 import argparse
@@ -125,16 +125,13 @@ def fit(vectors: NDArray[np.uint8]) -> SiftModel:
     )
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", default="demo:base", help="vectors of dimension 128, uint8")
     parser.add_argument("--out", type=Path, default=model_path())
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with open_source(options.source) as source:
         model = fit(source.read(0, source.rows))
     check_model(model)
     options.out.write_bytes(pack_model(model))
-
-
-if __name__ == "__main__":
-    main()
+    return 0
