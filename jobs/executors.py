@@ -21,6 +21,7 @@ from aggtree.jobs.progress import Progress
 from aggtree.jobs.tasks import ATTEMPTS, Function, Outcome, Task, failure, is_final, run_task, versions
 from aggtree.storage.errors import JobError
 
+CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 300.0  # how long a job waits for a cluster that has lost all its workers
 
 
@@ -204,7 +205,8 @@ class DaskExecutor(Executor):
         alone_since = time.monotonic()
         while True:
             try:
-                return list(wait_for(list(running), timeout=5, return_when="FIRST_COMPLETED").done)
+                with self.client.as_current():
+                    return list(wait_for(list(running), timeout=5, return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 if self.client.nthreads():
                     alone_since = time.monotonic()
@@ -291,7 +293,7 @@ def _start_local_cluster(workers: int) -> DaskExecutor:
                 threads_per_worker=1,
                 processes=True,
                 memory_limit=None,
-                dashboard_address=":0" if _has_dashboard() else None,
+                dashboard_address=":0",
                 silence_logs=logging.CRITICAL,
             )
         )
@@ -316,7 +318,7 @@ def existing_cluster(address: str) -> DaskExecutor:
     from distributed import Client
 
     try:
-        client = Client(address, timeout=10, set_as_default=False)
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise JobError(f"scheduler {address}: cannot connect: {' '.join(str(error).split())}") from error
     stack = ExitStack()

@@ -109,7 +109,14 @@ def is_final(error: BaseException) -> bool:
     """Whether running the task once more could not help."""
     if isinstance(error, OSError):
         return error.errno in _FINAL_ERRNOS
+    if _ended_workers(error):
+        return True
     return isinstance(error, (AggtreeError, ValueError, MemoryError))
+
+
+def _ended_workers(error: BaseException) -> bool:
+    """Whether Dask gave the task up after several workers died while they ran it."""
+    return type(error).__name__ == "KilledWorker"
 
 
 def describe(error: BaseException) -> str:
@@ -117,6 +124,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = f" at {error.filename}" if error.filename else ""
         return f"no space left on the device{place}: make room and run the same command again"
+    if _ended_workers(error):
+        return "several workers died while they ran it; was there enough memory?"
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"

@@ -1,0 +1,182 @@
+"""A cluster that was there before: a scheduler and workers started by their own commands."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from small_builds import SMALL, contents, vectors
+
+from aggtree.jobs import checks, executors
+from aggtree.jobs.build_index import build
+from aggtree.jobs.checks import Probe, check_workers, probe
+from aggtree.jobs.executors import existing_cluster
+from aggtree.jobs.progress import Progress
+from aggtree.jobs.tasks import Tick, differing_versions, run_task, versions
+from aggtree.storage.errors import JobError, MemoryBudgetError
+from aggtree.storage.vector_source import open_source
+
+MANY_SHARDS = SMALL | {"shard_rows": 100}
+
+
+class Cluster:
+    """Processes of a Dask cluster on this machine."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.processes: list[subprocess.Popen[bytes]] = []
+        file = place / "scheduler.json"
+        self._start("scheduler", "--port", "0", "--scheduler-file", str(file), "--no-dashboard")
+        deadline = time.monotonic() + 60
+        while not file.exists():
+            assert time.monotonic() < deadline, "the scheduler did not start"
+            time.sleep(0.05)
+        self.address: str = json.loads(file.read_text())["address"]
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0")
+        return self._start("worker", self.address, *options, "--local-directory", str(self.place))
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        # From another directory: nothing may depend on where a worker was started.
+        command = [sys.executable, "-m", "dask", *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": ""},
+        )
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("source") / "base.npy"
+    np.save(path, vectors())
+    return path
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_dies_and_another_joins(
+    cluster: Cluster, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(JobError, match="no workers"):
+        build(source, tmp_path / "index", scheduler=cluster.address, **MANY_SHARDS)
+    first, _ = cluster.start_worker(), cluster.start_worker()
+    wait_for_workers(cluster, 2)
+    index = tmp_path / "index"
+
+    def disturb() -> None:
+        while not list(index.glob("work-*/done/encode/*.json")):
+            time.sleep(0.005)
+        first.send_signal(signal.SIGKILL)
+        cluster.start_worker()
+
+    disturbance = threading.Thread(target=disturb, daemon=True)
+    disturbance.start()
+    monkeypatch.chdir(tmp_path)
+    result = build(source, "index", scheduler=cluster.address, **MANY_SHARDS)
+    disturbance.join(60)
+    assert first.wait(30) == -signal.SIGKILL
+    assert result.rows == len(vectors())
+    build(source, tmp_path / "reference", workers=0, **MANY_SHARDS)
+    assert contents(index) == contents(tmp_path / "reference")
+
+    with pytest.raises(MemoryBudgetError, match="fewer workers"):
+        build(source, tmp_path / "other", scheduler=cluster.address, memory="400MiB", **SMALL)
+
+
+def wait_for_workers(cluster: Cluster, count: int) -> None:
+    from distributed import Client
+
+    with Client(cluster.address, set_as_default=False) as client:
+        client.wait_for_workers(count, timeout=60)
+
+
+def test_an_unknown_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "CONNECT_SECONDS", 0.5)
+    with pytest.raises(JobError, match=r"scheduler tcp://127\.0\.0\.1:9: cannot connect"):
+        existing_cluster("tcp://127.0.0.1:9")
+    with pytest.raises(JobError, match="scheduler nonsense://x"):
+        existing_cluster("nonsense://x")
+
+
+class FakeCluster:
+    """Answers a probe as its workers would."""
+
+    def __init__(self, **answers: Probe) -> None:
+        self.client = SimpleNamespace(run=lambda *_: answers)
+
+
+def good() -> dict[str, Any]:
+    return {"worker": "host:1", "versions": versions(), "problem": ""}
+
+
+def test_unfit_workers_are_named_before_the_work(tmp_path: Path) -> None:
+    check_workers(FakeCluster(a=Probe(**good())), None, tmp_path)  # type: ignore[arg-type]
+    old = Probe(**good() | {"versions": versions() | {"numpy": "1.0"}})
+    with pytest.raises(JobError, match=r"worker b \(host:1\) has numpy 1\.0 instead of"):
+        check_workers(FakeCluster(a=Probe(**good()), b=old), None, tmp_path)  # type: ignore[arg-type]
+    blind = Probe(**good() | {"problem": "/data is not there"})
+    with pytest.raises(JobError, match=r"worker b .*does not see the data: /data is not there"):
+        check_workers(FakeCluster(b=blind), None, tmp_path)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_probe_looks_at_the_source_and_the_index(source: Path, tmp_path: Path) -> None:
+    mark, fingerprint = tmp_path / "mark", open_source(source).fingerprint()
+    mark.write_bytes(b"secret")
+    assert probe(str(source), fingerprint, str(mark), b"secret").problem == ""
+    assert "is another directory" in probe(str(source), fingerprint, str(mark), b"other").problem
+    assert "is not there" in probe(str(source), fingerprint, str(tmp_path / "no"), b"secret").problem
+    assert "no such file" in probe("/no/such.bvecs", fingerprint, str(mark), b"secret").problem.lower()
+    assert "other data" in probe(str(source), {}, str(mark), b"secret").problem
+    assert checks.worker_problem(probe(None, None, str(mark), b"secret")) == ""
+
+
+def test_a_worker_of_another_version_refuses_tasks() -> None:
+    theirs = versions() | {"aggtree": "9.9"}
+    assert "instead of 9.9" in differing_versions(versions(), theirs)
+    with pytest.raises(JobError, match="install the same versions everywhere"):
+        run_task(lambda task, tick: None, SimpleNamespace(number=0, rows=1), theirs, lambda rows: None)
+
+
+class Dies(SimpleNamespace):
+    """A task that ends its worker."""
+
+
+def die(task: Dies, tick: Tick) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.timeout(200)
+def test_a_task_that_kills_its_workers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with executors.local_cluster(2) as executor:
+        task = Dies(number=4, rows=1)
+        with pytest.raises(JobError, match="encode: partition 4 failed: several workers died"):
+            list(executor.run("encode", die, [task], Progress()))
