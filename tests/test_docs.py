@@ -1,6 +1,7 @@
 """The code a reader sees is run: `python` blocks and `$ aggtree` lines of README and docs, page by page."""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -46,3 +47,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+def test_the_command_line_page_is_up_to_date() -> None:
+    maker = runpy.run_path(str(ROOT / "docs" / "command_line_page.py"))
+    assert maker["PAGE"].read_text() == maker["page"](), "run `python docs/command_line_page.py`"
