@@ -1,6 +1,6 @@
 """Write the command line's reference page from the commands themselves: `python docs/command_line_page.py`.
 
-`tests/test_docs.py` compares the committed page with what this gives.
+`tests/test_docs.py` holds the committed page to name every command and option there is.
 """
 
 from pathlib import Path
@@ -16,11 +16,11 @@ HEAD = """\
 
 Written by `python docs/command_line_page.py` from the commands' own help.
 
-Exit codes: 0 done; 1 what was asked is not so (damage found, a check failed); 2 a wrong input or argument, told in
-one line; 130 and 143 stopped by Ctrl-C or SIGTERM (the same command continues). `--json` writes one JSON object a line.
+Exit codes: 0 done; 1 what was asked is not so (damage found); 2 a wrong input or argument, told in one line;
+130 and 143 stopped by Ctrl-C or SIGTERM, and the same command continues. `--json` writes one JSON object a line.
 
-Shell completion: `eval "$(_AGGTREE_COMPLETE=bash_source aggtree)"` in `~/.bashrc`; `zsh_source` and `fish_source`
-likewise.
+Shell completion: `eval "$(_AGGTREE_COMPLETE=bash_source aggtree)"` in `~/.bashrc`; `zsh_source` and
+`fish_source` likewise.
 """
 
 
