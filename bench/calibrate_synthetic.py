@@ -1,8 +1,9 @@
 """Compare the generated source with real descriptors, statistic by statistic.
 
-    python -m bench calibrate_synthetic --base base.bvecs --learn learn.bvecs --query query.bvecs [--other x.bvecs]
-    python -m bench calibrate_synthetic --table        # the table of the last run, for docs/explanation/synthetic.md
+    python -m bench calibrate_synthetic --base B --learn L --query Q [--other O]      (bvecs files)
+    python -m bench calibrate_synthetic --table
 
+The second command prints the tables of the last run, for docs/explanation/synthetic.md.
 The generated base has as many rows as the real one; its learning rows and queries are other rows of the
 same set. Needs faiss-cpu, and runs on one thread.
 """

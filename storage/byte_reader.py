@@ -5,6 +5,7 @@ process, and a build would then seem to use as much memory as its input has byte
 """
 
 import os
+import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,17 @@ class LocalBytes(ByteReader):
         try:
             if path.is_dir():
                 raise SourceError(f"{path}: is a directory, expected a file: name one of the files in it")
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size = os.fstat(self._descriptor).st_size
+            # Without O_NONBLOCK opening a named pipe would wait for its writer.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            status = os.fstat(self._descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise SourceError(
+                    f"{path}: is a pipe or a device, which cannot be read by position: copy it to a file"
+                )
+            self.size = status.st_size
         except FileNotFoundError as error:
             raise SourceError(f"{path}: no such file: check the path") from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise SourceError(f"{path}: cannot be opened: {reason(error)}") from error
 
     def _read_into(self, offset: int, out: memoryview) -> int:

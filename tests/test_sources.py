@@ -1,5 +1,6 @@
 """Every source passes the same tests; every kind of bad file is one clear line."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -241,6 +242,12 @@ def test_missing_empty_directory_unreadable(suffix, tmp_path, monkeypatch):
         monkeypatch.setattr(byte_reader.os, "open", refuse)
         with pytest.raises(SourceError, match=r"x\.\w+: cannot be opened: Permission denied"):
             open_source(path)
+
+
+def test_a_pipe_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "x.bvecs")
+    with pytest.raises(SourceError, match="is a pipe or a device"):
+        open_source(tmp_path / "x.bvecs")
 
 
 @pytest.mark.parametrize(
