@@ -72,8 +72,14 @@ class NewFile:
         needed = max(self._expected, self.bytes + len(rest))
         self.checksums.add(rest)
         with explained(self.path, needed):
-            while len(rest):
-                rest = rest[disk.write(self._descriptor, rest.data) :]
+            write_all(self._descriptor, rest)
+
+
+def write_all(descriptor: int, data: Buffer) -> None:
+    """Write all of `data`, which the system may take in pieces."""
+    rest = as_bytes(data)
+    while len(rest):
+        rest = rest[disk.write(descriptor, rest.data) :]
 
 
 @contextmanager
@@ -92,7 +98,8 @@ def replace_file(path: Path, expected: int = 0) -> Iterator[NewFile]:
             with explained(path, max(expected, file.bytes)):
                 disk.sync(descriptor)
         finally:
-            os.close(descriptor)
+            with explained(path):
+                os.close(descriptor)
         with explained(path):
             disk.rename(temporary, path)
             sync_directory(path.parent)
@@ -168,6 +175,10 @@ def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         disk.sync(descriptor)
+    except OSError as error:
+        # Some network file systems have no sync of directories: a rename is durable there at once.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 

@@ -118,7 +118,7 @@ class BuildLock:
         with atomic.explained(self.path):
             os.ftruncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
-            atomic.disk.write(descriptor, memoryview(seal(asdict(Owner.this_process()))))
+            atomic.write_all(descriptor, seal(asdict(Owner.this_process())))
             atomic.disk.sync(descriptor)
 
     def _refusal(self, owner: Owner | None) -> str:

@@ -109,6 +109,12 @@ def test_a_really_full_disk_is_told():
         atomic.NewFile(path, full.fileno(), 0).write(b"x")
 
 
+def test_a_directory_that_cannot_be_synced_is_no_error(tmp_path, failing):
+    failing(4, errno.EINVAL, forever=False)
+    write_bytes(tmp_path / "f", b"x")
+    assert (tmp_path / "f").read_bytes() == b"x"
+
+
 def test_leftovers_of_killed_processes_are_removed(tmp_path):
     make_directory(tmp_path / "a" / "b")
     kept = write_json(tmp_path / "a" / "b" / "f.json", {"x": 1})

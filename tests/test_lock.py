@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from faults import FailingDisk
 
-from aggtree.storage import lock
-from aggtree.storage.errors import BuildLockedError
+from aggtree.storage import atomic, lock
+from aggtree.storage.errors import BuildLockedError, DiskError
 from aggtree.storage.lock import BuildLock, Owner
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
@@ -85,6 +86,19 @@ def test_only_one_of_racing_builders_is_inside(tmp_path):
     assert all(builder.returncode == 0 for builder in builders)
     assert sum(won) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_lock_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic, "disk", FailingDisk(0))
+    with pytest.raises(DiskError, match="lock: no space left"), BuildLock(tmp_path):
+        pass
+    monkeypatch.setattr(atomic, "disk", FailingDisk())
+    with (
+        BuildLock(tmp_path),
+        pytest.raises(BuildLockedError, match=f"process {os.getpid()}"),
+        BuildLock(tmp_path),
+    ):
+        pass
 
 
 def test_an_owner_on_another_host_is_believed(tmp_path):
