@@ -1,5 +1,7 @@
 """Kernels that sort codes as byte strings: radix passes over packed words, and binary search."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -97,7 +99,7 @@ def _before(
     row: int,
     code: NDArray[np.uint8],
     number: int,
-) -> bool:
+) -> Any:
     """Whether (codes[row], ids[row]) < (code, number)."""
     for j in range(codes.shape[1]):
         if codes[row, j] != code[j]:

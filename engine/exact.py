@@ -50,7 +50,7 @@ class ExactSearch:
         self.rows += len(rows)
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids (q, k) int64 and squared distances (q, k) float32, nearest first, equal ones by id; -1 and inf."""
+        """Ids (q, k) int64, squared distances (q, k) float32, nearest first, equal ones by id; -1 and inf."""
         order = np.lexsort((self._nearest.ids, self._nearest.distances))
         ids = np.take_along_axis(self._nearest.ids, order, axis=1)
         distances = np.take_along_axis(self._nearest.distances, order, axis=1)

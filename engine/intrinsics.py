@@ -6,6 +6,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+_tools: Any = cgutils
 _BYTE = ir.IntType(8)
 _FLAG = ir.IntType(32)
 _READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
@@ -14,13 +15,10 @@ _READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
 def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Address of a byte of an array."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
-    return cgutils.pointer_add(builder, array.data, arguments[1], return_type=_BYTE.as_pointer())
+    return _tools.pointer_add(builder, array.data, arguments[1], return_type=_BYTE.as_pointer())
 
 
-@intrinsic
-def load_8_bytes(typing_context: Any, array: Any, offset: Any) -> Any:
-    """The bytes offset..offset + 8 of an array as a little-endian number; the caller keeps inside the array."""
-
+def _load_8_bytes(typing_context: Any, array: Any, offset: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature, arguments)
         word = builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()))
@@ -30,15 +28,19 @@ def load_8_bytes(typing_context: Any, array: Any, offset: Any) -> Any:
     return types.uint64(array, types.intp), generate
 
 
-@intrinsic
-def prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
-    """Start to bring byte `offset` of an array into the cache; any offset is harmless."""
-
+def _prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature, arguments)
         kind = ir.FunctionType(ir.VoidType(), [address.type, _FLAG, _FLAG, _FLAG])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        function = _tools.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         builder.call(function, [address, _FLAG(_READ), _FLAG(_KEEP_IN_ALL_CACHES), _FLAG(_DATA)])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+load_8_bytes: Any = intrinsic(_load_8_bytes)
+"""load_8_bytes(array, offset): 8 bytes from offset on as a little-endian number; the caller keeps inside."""
+
+prefetch: Any = intrinsic(_prefetch)
+"""prefetch(array, offset): start to bring a byte of an array into the cache; any offset is harmless."""

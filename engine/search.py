@@ -9,22 +9,19 @@ A `Searcher` may be used from several threads at once.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
-from aggtree.engine.search_kernels import (
-    DIMENSION_STEP,
-    LABELS,
-    Scratch,
-    SearchPlan,
-    look_up_tables,
-    search_tree,
-)
+from aggtree.engine.search_kernels import CHUNK, LABELS, Scratch, SearchPlan, search_tree
 from aggtree.engine.tree import Tree, check_tree, record_sizes
+from aggtree.engine.vector_instructions import LANES, TILE_ROWS
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
 BLOCK_FLOATS = 1 << 17
@@ -42,7 +39,7 @@ class SearchCounts(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Answers nearest first: ids (q, k) int64 and squared distances (q, k) float32, padded with -1 and inf."""
+    """Answers nearest first: ids (q, k) int64, squared distances (q, k) float32, padded with -1 and inf."""
 
     ids: NDArray[np.int64]
     distances: NDArray[np.float32]
@@ -65,12 +62,13 @@ class Searcher:
         self.dictionaries = dictionaries
         largest = int(np.diff(tree.level_start).max())
         if largest >= MAX_LEVEL_NODES:
-            raise ValueError(f"a level of {largest} nodes: expected fewer than {MAX_LEVEL_NODES}, use a larger bucket")
+            raise ValueError(f"{largest} nodes in a level: expected fewer than 2**32, use a larger bucket")
         # A private copy: the check of its values must still hold when they are used.
-        self.tree = Tree(*map(_read_only, tree._replace(first_labels=tree.first_labels.copy())))
+        private = tree._replace(first_labels=tree.first_labels.copy())
+        self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
         self._sizes = record_sizes(layout, self.norm_bytes)
-        self._words = _look_up_words(dictionaries)
-        self._plans: dict[tuple[int, ...], SearchPlan] = {}
+        self._words = _look_up_words(self.tree, dictionaries)
+        self._plans: dict[tuple[tuple[int, ...], int], SearchPlan] = {}
         self._spare: dict[tuple[tuple[int, ...], int], list[Scratch]] = {}
 
     @property
@@ -93,102 +91,107 @@ class Searcher:
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored."""
         block = check_queries(queries, self.dictionaries.dimension, k)
+        count = 1 if np.ndim(queries) == 1 else len(queries)  # type: ignore[arg-type]
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
         limits = () if params is None else params.limits
-        plan = self._plans.get(limits) or self._make_plan(limits)
-        ids = np.empty((len(block), k), np.int64)
-        distances = np.empty((len(block), k), np.float32)
-        visits = np.empty((len(block), 2), np.int64)
+        plan = self._plans.get((limits, k)) or self._make_plan(limits, k)
+        ids = np.empty((count, k), np.int64)
+        distances = np.empty((count, k), np.float32)
+        visits = np.empty((count, 2), np.int64)
+        spare = self._spare.setdefault((limits, k), [])
 
         def answer(start: int, stop: int) -> None:
-            self._answer(
-                plan, limits, block[start:stop], ids[start:stop], distances[start:stop], visits[start:stop]
+            scratch = spare.pop() if spare else _make_scratch(plan, self._words)
+            rows, real = slice(start, stop), slice(start, min(stop, count))
+            search_tree(
+                self.tree, plan, self._words, block[rows], scratch, ids[real], distances[real], visits[real]
             )
+            spare.append(scratch)
 
-        _share(answer, len(block), min(threads, len(block)))
+        _share(answer, len(block), threads)
         return Answer(ids, distances), SearchCounts(visits[:, 0], visits[:, 1])
 
-    def _answer(
-        self,
-        plan: SearchPlan,
-        limits: tuple[int, ...],
-        queries: NDArray[np.float32],
-        ids: NDArray[np.int64],
-        distances: NDArray[np.float32],
-        visits: NDArray[np.int64],
-    ) -> None:
-        """Answer a slice of the queries on this thread, a block of tables at a time."""
-        step = max(1, BLOCK_FLOATS // self._words.shape[1])
-        spare = self._spare.setdefault((limits, ids.shape[1]), [])
-        scratch = spare.pop() if spare else _make_scratch(plan, ids.shape[1])
-        tables = np.empty((min(step, len(queries)), self._words.shape[1]), np.float32)
-        squares = np.empty(len(tables), np.float32)
-        for start in range(0, len(queries), step):
-            stop = min(start + step, len(queries))
-            block, norms = tables[: stop - start], squares[: stop - start]
-            look_up_tables(queries[start:stop], self._words, block, norms)
-            search_tree(
-                self.tree, plan, block, norms, scratch, ids[start:stop], distances[start:stop], visits[start:stop]
-            )
-        spare.append(scratch)
-
-    def _make_plan(self, limits: tuple[int, ...]) -> SearchPlan:
+    def _make_plan(self, limits: tuple[int, ...], k: int) -> SearchPlan:
         params = SearchParams(limits=limits) if limits else self.default_params
         wanted = np.array(params.per_level(self.dictionaries.layout.levels), np.int64)
         there = np.maximum(np.diff(self.tree.level_start)[1:], 1)
         kept = np.where(wanted == 0, there, np.minimum(wanted, there))
-        plan = SearchPlan(kept, 2 * kept + 64, self._sizes, self.norm_bytes, self.dictionaries.layout.words[0])
-        self._plans[limits] = plan
+        # An exact cut leaves `kept`, a cut while filling up to a quarter more: there must be room to go on.
+        plan = SearchPlan(kept, 2 * kept + 64, self._sizes, self.norm_bytes, _first_columns(self.tree), k)
+        self._plans[limits, k] = plan
         return plan
 
 
-def _read_only(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A plain read-only view, so that memory maps and arrays share one compiled kernel."""
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
 
 
-def _look_up_words(dictionaries: Dictionaries) -> NDArray[np.float32]:
-    """Words times -2 as columns: those of dictionary 1, then 256 for each other, unused ones zero.
+def _first_columns(tree: Tree) -> int:
+    """Columns of a look-up table that score the level-1 nodes, rounded up to whole panels."""
+    return -(-len(tree.first_labels) // LANES) * LANES
 
-    (d rounded up to 8, columns) float32
+
+def _look_up_words(tree: Tree, dictionaries: Dictionaries) -> LookUpWords:
+    """Words times -2 as columns: one per level-1 node, then 256 per dictionary from the second on.
+
+    The columns of the level-1 nodes start from the nodes' norms, so they are their scores less ‖q‖².
     """
     sizes = dictionaries.layout.words
-    words = np.zeros(
-        (-(-dictionaries.dimension // DIMENSION_STEP) * DIMENSION_STEP, sizes[0] + LABELS * (len(sizes) - 1)),
-        np.float32,
-    )
-    for number in range(len(sizes)):
-        first = 0 if number == 0 else sizes[0] + LABELS * (number - 1)
-        words[: dictionaries.dimension, first : first + sizes[number]] = -2 * dictionaries.part(number).T
-    return words
+    first = _first_columns(tree)
+    dimension = -(-dictionaries.dimension // DIMENSION_STEP) * DIMENSION_STEP
+    rows = np.zeros((dimension, first + LABELS * (len(sizes) - 1)), np.float32)
+    used = len(tree.first_labels)
+    rows[: dictionaries.dimension, :used] = -2 * dictionaries.part(0)[tree.first_labels].T
+    for number in range(1, len(sizes)):
+        column = first + LABELS * (number - 1)
+        rows[: dictionaries.dimension, column : column + sizes[number]] = -2 * dictionaries.part(number).T
+    start = np.zeros(rows.shape[1], np.float32)
+    start[:used] = tree.norms[1 : 1 + used]
+    panels = np.ascontiguousarray(rows.reshape(dimension, -1, LANES).transpose(1, 0, 2))
+    return LookUpWords(rows, panels, start)
 
 
-def _make_scratch(plan: SearchPlan, k: int) -> Scratch:
-    room, answers = int(plan.room.max()), max(4 * k, k + 256)
+def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
+    columns, room, answers = words.rows.shape[1], int(plan.room.max()), 3 * plan.k + 64
+    block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
     return Scratch(
-        keys=np.empty((2, room), np.uint64),
-        sums=np.empty((2, room), np.float32),
-        distances=np.empty(answers, np.float32),
-        ids=np.empty(answers, np.uint64),
+        tables=np.empty((block, columns), np.float32),
+        squares=np.empty(block, np.float32),
+        first=np.empty(plan.first_columns, np.int32),
+        nodes=_empty_list(room),
+        children=_empty_list(room),
+        answers=_empty_list(answers),
+        spare=_empty_list(max(room, answers)),
+        bins=np.empty(max(room, answers) + 1, np.int32),
+        ranges=np.empty((room, 4), np.int64),
+        values=np.empty(CHUNK, np.float32),
+        places=np.empty(CHUNK, np.int64),
     )
 
 
-def _share(work: Callable[[int, int], None], count: int, threads: int) -> None:
-    """Run work(start, stop) over `count` queries, split evenly over threads."""
-    if threads == 1:
-        work(0, count)
+def _empty_list(room: int) -> Best:
+    return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
+
+
+def _share(work: Callable[[int, int], None], rows: int, threads: int) -> None:
+    """Run work(start, stop) over the rows, split over threads at whole tiles."""
+    tiles = rows // TILE_ROWS
+    threads = min(threads, tiles)
+    if threads <= 1:
+        work(0, rows)
         return
-    ends = [count * number // threads for number in range(threads + 1)]
+    ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(work, *pair) for pair in zip(ends[:-1], ends[1:], strict=True)]:
+        for done in [pool.submit(work, *pair) for pair in pairwise(ends)]:
             done.result()
 
 
 def check_queries(queries: ArrayLike, dimension: int, k: int) -> NDArray[np.float32]:
-    """Queries as (q, d') float32 with d' a multiple of 8, zeros added, or a ValueError that says what is wrong."""
+    """Queries as float32, filled up with zeros to whole tiles; ValueError says what is wrong."""
     block = np.asarray(queries)
     if k < 1:
         raise ValueError(f"k {k}: expected 1 or more")
@@ -205,5 +208,6 @@ def check_queries(queries: ArrayLike, dimension: int, k: int) -> NDArray[np.floa
     if block.dtype.kind == "f" and not np.isfinite(floats).all():
         row = int(np.flatnonzero(~np.isfinite(floats).all(axis=1))[0])
         raise ValueError(f"query {row} holds NaN, infinity or a number too large for float32")
+    rows = len(block) if len(block) <= FEW else -(-len(block) // TILE_ROWS) * TILE_ROWS
     rest = -dimension % DIMENSION_STEP
-    return np.pad(floats, ((0, 0), (0, rest))) if rest else floats
+    return np.pad(floats, ((0, rows - len(block)), (0, rest))) if rest or rows > len(block) else floats

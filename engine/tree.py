@@ -32,7 +32,19 @@ from aggtree.engine.tree_kernels import (
     level_counts,
 )
 
-__all__ = ["Tree", "TreePart", "TreeShape", "build_part", "build_tree", "check_tree", "join_parts", "tree_shape"]
+__all__ = [
+    "Tree",
+    "TreePart",
+    "TreeShape",
+    "build_bytes",
+    "build_part",
+    "build_tree",
+    "check_tree",
+    "join_parts",
+    "norm_steps",
+    "record_sizes",
+    "tree_shape",
+]
 
 
 class Tree(NamedTuple):
@@ -70,7 +82,9 @@ def build_bytes(layout: CodeLayout, params: TreeParams, id_bytes: int) -> int:
     return 3 + nodes * (2 + 4 + 4 + 4) + params.norm_bytes + layout.width + id_bytes
 
 
-def norm_steps(ranges: NDArray[np.float32], norm_bytes: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def norm_steps(
+    ranges: NDArray[np.float32], norm_bytes: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Lowest norm and step of each level, (M + 1,) float32 each, from norm ranges (M + 1, 2)."""
     low, high = np.ascontiguousarray(ranges.T, np.float32)
     return low, (high - low) / np.float32((1 << (8 * min(norm_bytes, 2))) - 1)
@@ -102,7 +116,7 @@ def build_part(
     check_rows(codes, ids)
     layout = dictionaries.layout
     if codes.shape[1] != layout.width:
-        raise ValueError(f"codes of {codes.shape[1]} bytes: expected {layout.width}, the width of {layout.words}")
+        raise ValueError(f"codes of {codes.shape[1]} bytes: expected {layout.width} for words {layout.words}")
     levels = layout.levels
     if norm_ranges.shape != (levels + 1, 2):
         raise ValueError(f"norm ranges of shape {norm_ranges.shape}: expected ({levels + 1}, 2)")
@@ -114,7 +128,7 @@ def build_part(
     if bad >= 0:
         raise ValueError(f"row {bad} of the sorted codes is out of order or has a label no dictionary knows")
     if len(common):
-        common[0] = np.count_nonzero(before) - 1  # counts fall with the level: this is the last one above zero
+        common[0] = np.count_nonzero(before) - 1  # counts fall: this is the last level above zero
     hang = np.empty(len(codes), np.int8)
     hang_levels(common, before, after, params.bucket, params.stray, np.empty(len(codes), np.bool_), hang)
     rows = SortedRows(codes, ids, common, hang)
@@ -138,7 +152,7 @@ def _neighbours(counts: NDArray[np.int64] | None, levels: int) -> NDArray[np.int
         return np.zeros(levels + 1, np.int64)
     counts = np.ascontiguousarray(counts, np.int64)
     if counts.shape != (levels + 1,) or (np.diff(counts) > 0).any() or counts[-1] < 0:
-        raise ValueError(f"rows shared with neighbouring parts {counts}: expected {levels + 1} falling counts")
+        raise ValueError(f"rows shared with other parts {counts}: expected {levels + 1} falling counts")
     return counts
 
 
@@ -229,7 +243,8 @@ def join_parts(
         return values
 
     def joined(name: str, first: NDArray[np.int64], next_level: int, end: int) -> NDArray[np.unsignedinteger]:
-        shifted = [nodes(name, *pair) + first[pair[0], pair[1] + next_level].astype(np.uint64) for pair in pairs]
+        shifts = first.astype(np.uint64)
+        shifted = [nodes(name, p, m) + shifts[p, m + next_level] for p, m in pairs]
         return np.concatenate([*shifted, [end]]).astype(shape.start_dtype)
 
     labels = np.concatenate([nodes("labels", *pair) for pair in pairs])
@@ -292,7 +307,7 @@ def check_tree(tree: Tree, layout: CodeLayout) -> int:
     if tree.level_start[1] != 1 or tree.level_leaf[1] != 0 or leaves < 1:
         raise ValueError("expected one root without leaves of its own, and at least one leaf")
     if int(tree.first_labels.max(initial=0)) >= layout.words[0]:
-        raise ValueError(f"first_labels up to {tree.first_labels.max()}: expected fewer than {layout.words[0]}")
+        raise ValueError(f"first_labels up to {tree.first_labels.max()}: expected below {layout.words[0]}")
     for norm_bytes in (1, 2, 4):
         if (np.diff(tree.record_start) == np.diff(tree.level_leaf) * record_sizes(layout, norm_bytes)).all():
             return norm_bytes

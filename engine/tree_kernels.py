@@ -5,7 +5,7 @@ Two bytes per row decide everything: `common`, the labels a row shares with the 
 of the levels common + 1 .. hang, so one pass over the rows writes every level in order.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ class SortedRows(NamedTuple):
 
     codes : (r, width) uint8
     ids : (r,) uint32 or uint64
-    common : (r,) int8, labels shared with the row before; for row 0, with the part before (-1: no part before)
+    common : (r,) int8, labels shared with the row before; for row 0, with the part before (-1: none)
     hang : (r,) int8, level of the node the row is a leaf of
     """
 
@@ -157,7 +157,7 @@ def level_counts(
 
 
 @kernel
-def _squared_norm(vector: NDArray[np.float32]) -> float:
+def _squared_norm(vector: NDArray[np.float32]) -> Any:
     """Sum of squares in eight interleaved sums, so that the compiler can use vector registers."""
     a = b = c = d = e = f = g = h = np.float32(0)
     whole = len(vector) // LANES * LANES
@@ -176,7 +176,7 @@ def _squared_norm(vector: NDArray[np.float32]) -> float:
 
 
 @kernel
-def _label(codes: NDArray[np.uint8], row: int, level: int, wide: int) -> int:
+def _label(codes: NDArray[np.uint8], row: int, level: int, wide: int) -> Any:
     """Label of a row in the dictionary of `level`, from 1."""
     label = np.int64(codes[row, level - 1 + wide])
     if level == 1 and wide:

@@ -1,9 +1,9 @@
 """Brute-force twins of the kernels, under the same names: slow, short, plainly right."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
-
 
 # ---------------------------------------------------------------------------------------------------
 # Order of codes
@@ -25,8 +25,8 @@ def digit_counts(keys, digits=6, bits=11):
 
 def radix_pass(keys, order, digit, bits=11):
     """A stable sort by one digit."""
-    pairs = sorted(zip(keys, order, strict=True), key=lambda pair: (int(pair[0]) >> (bits * digit)) % (1 << bits))
-    return [key for key, _ in pairs], [row for _, row in pairs]
+    rows = sorted(range(len(keys)), key=lambda i: (int(keys[i]) >> (bits * digit)) % (1 << bits))
+    return [keys[i] for i in rows], [order[i] for i in rows]
 
 
 def gather_rows(codes, order):
@@ -70,7 +70,7 @@ def common_labels(codes, layout):
     rows = [labels_of(code, layout) for code in codes]
     return [
         next((level for level in range(layout.levels) if a[level] != b[level]), layout.levels)
-        for a, b in zip(rows, rows[1:], strict=False)
+        for a, b in pairwise(rows)
     ]
 
 
@@ -147,6 +147,49 @@ def stored_norm(node, row, dictionaries, params, norm_ranges):
 
 def look_up_tables(queries, rows, start):
     return start + queries @ rows, (queries.astype(np.float64) ** 2).sum(axis=1)
+
+
+def rank_of(distance):
+    """Bits of a float32 that is not negative."""
+    return int(np.float32(max(distance, 0)).view(np.int32))
+
+
+def distance_of(rank):
+    return np.int32(rank).view(np.float32)
+
+
+def rank_bound(ranks, keep):
+    """The lowest bound that `keep` ranks do not exceed."""
+    return sorted(ranks)[keep - 1]
+
+
+def sort_best(ranks, numbers):
+    return sorted(zip(ranks, numbers, strict=True))
+
+
+def cut_best(ranks, numbers, keep):
+    return sort_best(ranks, numbers)[:keep]
+
+
+def add_best(entries, keep):
+    """What is left of entries (rank, number) added one after another."""
+    return sorted(entries)[:keep]
+
+
+def leaf_values(records, place, rows, size, norm_bytes, base, step, columns):
+    """Distances of leaves from their records, one byte at a time."""
+    values = []
+    for i in range(rows):
+        record = bytes(records[place + i * size : place + (i + 1) * size])
+        norm, suffix = record[:norm_bytes], record[norm_bytes:]
+        number = int.from_bytes(norm, "little")
+        exact = np.frombuffer(norm, np.float32)[0] if norm_bytes == 4 else step * number
+        values.append(base + exact + sum(columns[256 * j + label] for j, label in enumerate(suffix)))
+    return values
+
+
+def passing(values, bound):
+    return [place for place, value in enumerate(values) if value <= bound]
 
 
 def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges):

@@ -27,7 +27,10 @@ def random_codes(rows: int, width: int, alphabet: int, seed: int) -> tuple[np.nd
 
 
 cases = st.tuples(
-    st.integers(0, 70), st.sampled_from([1, 2, 7, 8, 9, 16, 17, 66]), st.sampled_from([1, 2, 256]), st.integers(0, 99)
+    st.integers(0, 70),
+    st.sampled_from([1, 2, 7, 8, 9, 16, 17, 66]),
+    st.sampled_from([1, 2, 256]),
+    st.integers(0, 99),
 )
 
 

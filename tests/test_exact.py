@@ -1,5 +1,7 @@
 """Exact search equals sorting all distances, however the rows are cut into blocks."""
 
+from itertools import pairwise
+
 import naive
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ def random_rows(kind: type, shape: tuple[int, int], spread: int, seed: int) -> n
     if np.dtype(kind).kind == "f":
         return random.normal(size=shape).astype(kind)
     limits = np.iinfo(kind)
-    return random.integers(max(limits.min, -spread), min(limits.max, spread), shape, endpoint=True).astype(kind)
+    return random.integers(max(limits.min, -spread), min(limits.max, spread), shape, endpoint=True).astype(
+        kind
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -34,7 +38,7 @@ def test_equals_sorting_all_distances(
     )
     search = ExactSearch(queries, k)
     ends = [0, *sorted(min(cut, rows) for cut in cuts), rows]
-    for start, stop in zip(ends[:-1], ends[1:], strict=True):
+    for start, stop in pairwise(ends):
         search.add(base[start:stop], start)
     ids, distances = search.result()
     for i, expected in enumerate(naive.merge_rows(queries, base, k)):

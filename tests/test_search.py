@@ -1,4 +1,4 @@
-"""Search equals its brute-force twin, unlimited search equals exhaustive ranking, garbage never crashes it."""
+"""Search equals its brute-force twin, unlimited search the exhaustive ranking; garbage never crashes it."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from trees import DIMENSION, LAYOUTS, random_codes, random_dictionaries, random_queries, whole_ranges
 
 from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.look_up_kernels import FEW, LANES, TILE_ROWS, LookUpWords, look_up_tables
 from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.engine.search import Searcher
-from aggtree.engine.search_kernels import look_up_tables
 from aggtree.engine.tree import Tree, build_tree
 
 
@@ -22,7 +22,13 @@ def make(words: tuple[int, ...], rows: int, alphabet: int = 300, seed: int = 0, 
     ids = np.random.default_rng(seed).permutation(2 * rows)[:rows].astype(np.uint32)
     dictionaries = random_dictionaries(words, seed)
     params = TreeParams(**kind)
-    return codes, ids, dictionaries, build_tree(codes, ids, dictionaries, params, whole_ranges(len(words))), params
+    return (
+        codes,
+        ids,
+        dictionaries,
+        build_tree(codes, ids, dictionaries, params, whole_ranges(len(words))),
+        params,
+    )
 
 
 def vectors(codes: np.ndarray, dictionaries: Dictionaries) -> np.ndarray:
@@ -104,7 +110,9 @@ def test_ids_of_64_bits_survive() -> None:
 
 def test_64_bit_offsets_give_the_same_answers() -> None:
     _, _, dictionaries, tree, _ = make((5,) * 5, 900, bucket=4)
-    big = tree._replace(child_start=tree.child_start.astype(np.uint64), leaf_start=tree.leaf_start.astype(np.uint64))
+    big = tree._replace(
+        child_start=tree.child_start.astype(np.uint64), leaf_start=tree.leaf_start.astype(np.uint64)
+    )
     queries = random_queries(9)
     a, b = (Searcher(t, dictionaries).search(queries, 20) for t in (tree, big))
     assert (a.ids == b.ids).all()
@@ -171,7 +179,7 @@ def test_bad_threads_and_arrays_are_refused() -> None:
         "level_start": tree.level_start[::-1],
     }
     for name, array in broken.items():
-        with pytest.raises(ValueError, match="expected|do not fit"):
+        with pytest.raises(ValueError, match=r"expected|do not fit"):
             Searcher(tree._replace(**{name: array}), dictionaries)
 
 
@@ -202,11 +210,13 @@ def test_garbage_is_searched_without_leaving_the_arrays(seed: int, kind: type) -
 
 def test_tables_equal_their_twin() -> None:
     random = np.random.default_rng(0)
-    for count, dimension, columns in ((1, 8, 1), (3, 24, 700), (5, 16, 257)):
+    for count, dimension, panels in ((1, 8, 1), (FEW, 24, 41), (3 * TILE_ROWS, 16, 17)):
         queries = random.integers(-9, 9, (count, dimension)).astype(np.float32)
-        words = random.integers(-9, 9, (dimension, columns)).astype(np.float32)
-        tables, squares = np.empty((count, columns), np.float32), np.empty(count, np.float32)
-        look_up_tables(queries, words, tables, squares)
-        expected, expected_squares = naive.look_up_tables(queries, words)
+        rows = random.integers(-9, 9, (dimension, panels * LANES)).astype(np.float32)
+        start = random.integers(-9, 9, panels * LANES).astype(np.float32)
+        by_panel = np.ascontiguousarray(rows.reshape(dimension, panels, LANES).transpose(1, 0, 2))
+        tables, squares = np.empty((count, panels * LANES), np.float32), np.empty(count, np.float32)
+        look_up_tables(queries, LookUpWords(rows, by_panel, start), tables, squares)
+        expected, expected_squares = naive.look_up_tables(queries, rows, start)
         assert (tables == expected).all()
         assert (squares == expected_squares).all()

@@ -1,5 +1,7 @@
 """A tree equals its brute-force twin, and does not depend on the parts it was joined from."""
 
+from itertools import pairwise
+
 import naive
 import numpy as np
 import pytest
@@ -88,12 +90,10 @@ def test_any_split_into_parts_joins_to_the_same_bytes(
             shared_before(codes, start, codes[min(start, rows - 1)], layout),
             shared_after(codes, stop, codes[max(stop - 1, 0)], layout),
         )
-        for start, stop in zip(ends[:-1], ends[1:], strict=True)
+        for start, stop in pairwise(ends)
     ]
     whole = build_part(codes, ids, dictionaries, settings_, ranges)
-    assert same(
-        join_parts(parts, layout, settings_, ranges), join_parts([whole], layout, settings_, ranges)
-    )
+    assert same(join_parts(parts, layout, settings_, ranges), join_parts([whole], layout, settings_, ranges))
 
 
 @pytest.mark.parametrize("words", LAYOUTS)

@@ -1,0 +1,123 @@
+"""Kernels of the leaf scan: distances of a chunk of leaves, then which are within a bound; no branches."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.compiled import kernel
+from aggtree.engine.intrinsics import load_8_bytes
+
+LABELS = 256
+
+
+@kernel
+def _look_up(word: Any, byte: Any, columns: NDArray[np.float32], dictionary: Any) -> Any:
+    """The column that a byte of a word chooses among the 256 of a dictionary."""
+    label = (word >> np.uint64(8 * byte)) & np.uint64(255)
+    return columns[label + np.uint64(LABELS * dictionary)]
+
+
+@kernel
+def _look_up_4(word: Any, byte: Any, columns: NDArray[np.float32], dictionary: Any) -> Any:
+    """Sum over four consecutive bytes and dictionaries."""
+    left = _look_up(word, byte, columns, dictionary) + _look_up(word, byte + 1, columns, dictionary + 1)
+    right = _look_up(word, byte + 2, columns, dictionary + 2) + _look_up(
+        word, byte + 3, columns, dictionary + 3
+    )
+    return left + right
+
+
+@kernel
+def _stored_norm(records: NDArray[np.uint8], place: Any, norm_bytes: int, step: Any) -> Any:
+    """The norm at the start of a record: steps of a quantized one, or the float32 itself."""
+    if norm_bytes == 1:
+        return step * np.float32(records[place])
+    if norm_bytes == 2:
+        number = np.uint32(records[place]) | (np.uint32(records[place + 1]) << np.uint32(8))
+        return step * np.float32(number)
+    bits = np.uint32(0)
+    for j in range(4):
+        bits |= np.uint32(records[place + j]) << np.uint32(8 * j)
+    return np.uint32(bits).view(np.float32)
+
+
+@kernel
+def _values_by_words(
+    records: NDArray[np.uint8],
+    place: Any,
+    rows: Any,
+    suffix: Any,
+    base: Any,
+    step: Any,
+    columns: Any,
+    out: Any,
+) -> None:
+    """`leaf_values` for norms of one byte and suffixes of 5 to 8: a record is one 8-byte load, or 9 bytes."""
+    if suffix == 8:
+        for i in range(rows):
+            word = load_8_bytes(records, place + 1)
+            value = base + step * np.float32(records[place])
+            out[i] = value + (_look_up_4(word, 0, columns, 0) + _look_up_4(word, 4, columns, 4))
+            place += 9
+    elif suffix == 7:
+        for i in range(rows):
+            word = load_8_bytes(records, place)
+            value = base + step * np.float32(word & np.uint64(255))
+            rest = (_look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)) + _look_up(
+                word, 7, columns, 6
+            )
+            out[i] = value + (_look_up_4(word, 1, columns, 0) + rest)
+            place += 8
+    elif suffix == 6:
+        for i in range(rows):
+            word = load_8_bytes(records, place)
+            value = base + step * np.float32(word & np.uint64(255))
+            rest = _look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)
+            out[i] = value + (_look_up_4(word, 1, columns, 0) + rest)
+            place += 7
+    else:
+        for i in range(rows):
+            word = load_8_bytes(records, place)
+            value = base + step * np.float32(word & np.uint64(255))
+            out[i] = value + (_look_up_4(word, 1, columns, 0) + _look_up(word, 5, columns, 4))
+            place += 6
+
+
+@kernel
+def leaf_values(
+    records: NDArray[np.uint8],
+    place: int,
+    rows: int,
+    size: int,
+    norm_bytes: int,
+    base: float,
+    step: float,
+    columns: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    """Set out[i] to base + stored norm + look-ups of the suffix, for `rows` records from byte `place` on.
+
+    columns : 256 for each label of the suffix; step : of a quantized norm
+    """
+    suffix = size - norm_bytes
+    # A load of 8 bytes may reach beyond its record, but not beyond the array.
+    if norm_bytes == 1 and 5 <= suffix <= 8 and place + (rows - 1) * size + 9 <= len(records):
+        _values_by_words(records, place, rows, suffix, base, step, columns, out)
+        return
+    for i in range(rows):
+        value = base + _stored_norm(records, place, norm_bytes, step)
+        for j in range(suffix):
+            value += columns[LABELS * j + records[place + norm_bytes + j]]
+        out[i] = value
+        place += size
+
+
+@kernel
+def passing(values: NDArray[np.float32], count: int, bound: float, places: NDArray[np.int64]) -> Any:
+    """List the places among the first `count` values that do not exceed the bound; return how many."""
+    found = 0
+    for i in range(count):
+        places[found] = i
+        found += values[i] <= bound
+    return found

@@ -1,0 +1,100 @@
+"""Lists of the best and the leaf scan equal their brute-force twins, many equal entries included."""
+
+import naive
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggtree.engine.best_kernels import (
+    NO_BOUND,
+    Best,
+    add_best,
+    cut_best,
+    distance_of,
+    rank_bound,
+    rank_of,
+    sort_best,
+)
+from aggtree.engine.leaf_kernels import leaf_values, passing
+
+
+def random_list(count: int, spread: int, seed: int) -> Best:
+    random = np.random.default_rng(seed)
+    return Best(
+        random.integers(0, spread, count).astype(np.int32),
+        random.permutation(count).astype(np.uint64) + 2**40,
+    )
+
+
+def entries(best: Best, count: int) -> list[tuple[int, int]]:
+    return list(zip(best.ranks[:count].tolist(), best.numbers[:count].tolist(), strict=True))
+
+
+lists = st.tuples(st.integers(1, 300), st.sampled_from([1, 2, 40, 2**30]), st.integers(0, 99))
+
+
+@settings(max_examples=100, deadline=None)
+@given(lists, st.integers(1, 300), st.sampled_from([0, 3, 50]))
+def test_a_cut_keeps_the_best(case: tuple[int, int, int], keep: int, spare: int) -> None:
+    best = random_list(*case)
+    count = case[0]
+    before = entries(best, count)
+    if keep <= count:
+        bound, within = rank_bound(best.ranks, count, keep, spare)
+        assert within == sum(rank <= bound for rank, _ in before) >= keep
+        assert within <= keep + spare or bound == naive.rank_bound(best.ranks.tolist(), keep)
+    kept, bound = cut_best(best, count, keep, spare)
+    after = sorted(entries(best, kept))
+    assert min(keep, count) <= kept <= keep + spare
+    assert after == naive.cut_best(*zip(*before, strict=True), kept)
+    assert all(rank <= bound for rank, _ in after)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lists, st.integers(1, 40))
+def test_adding_keeps_the_best(case: tuple[int, int, int], keep: int) -> None:
+    source = random_list(*case)
+    best = Best(np.empty(2 * keep + 3, np.int32), np.empty(2 * keep + 3, np.uint64))
+    count, bound = 0, NO_BOUND
+    for rank, number in zip(source.ranks, source.numbers, strict=True):
+        count, bound = add_best(best, count, bound, rank, number, keep)
+    count, _ = cut_best(best, count, keep, 0)
+    assert sorted(entries(best, count)) == naive.add_best(entries(source, case[0]), keep)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lists)
+def test_sorting_orders_by_rank_then_number(case: tuple[int, int, int]) -> None:
+    best, spare = random_list(*case), random_list(*case)
+    before = entries(best, case[0])
+    sort_best(best, case[0], np.empty(case[0] + 1, np.int32), spare)
+    assert entries(best, case[0]) == naive.sort_best(*zip(*before, strict=True))
+
+
+def test_ranks_order_as_distances_do() -> None:
+    distances = np.array([-1, 0, 1e-30, 0.5, 1, 1e30, np.inf], np.float32)
+    ranks = [rank_of(distance) for distance in distances]
+    assert ranks == [naive.rank_of(distance) for distance in distances] == sorted(ranks)
+    assert [distance_of(rank) for rank in ranks] == [naive.distance_of(rank) for rank in ranks]
+
+
+@pytest.mark.parametrize("norm_bytes", [1, 2, 4])
+@pytest.mark.parametrize("suffix", [0, 1, 4, 5, 6, 7, 8, 9, 15])
+def test_leaf_values_equal_their_twin(norm_bytes: int, suffix: int) -> None:
+    random = np.random.default_rng(suffix)
+    size, rows = norm_bytes + suffix, 23
+    records = random.integers(0, 256, rows * size, dtype=np.uint8)
+    if norm_bytes == 4:
+        records.reshape(rows, size)[:, :4] = (
+            random.integers(0, 99, rows).astype(np.float32)[:, None].view(np.uint8)
+        )
+    columns = random.integers(-50, 50, 256 * max(suffix, 1)).astype(np.float32)
+    out = np.full(rows, -1, np.float32)
+    for place, count in ((0, rows), (3 * size, rows - 3), (0, 4)):
+        leaf_values(records, place, count, size, norm_bytes, np.float32(7), np.float32(2), columns, out)
+        expected = naive.leaf_values(records, place, count, size, norm_bytes, 7, 2, columns)
+        assert out[:count].tolist() == expected
+    places = np.empty(rows, np.int64)
+    found = passing(out, rows, np.float32(20), places)
+    assert places[:found].tolist() == naive.passing(out, 20)
