@@ -137,6 +137,13 @@ class RemoteBytes(ByteReader):
         """Connections belong to fsspec, which shares them."""
 
 
+def check_local_file(location: str, kind: str) -> None:
+    """Refuse what a library that opens files itself could not open, in the same words as for any other file."""
+    if "://" in location:
+        raise SourceError(f"{location}: {kind} is read from local files only: copy it to this machine")
+    open_bytes(location).close()
+
+
 def open_bytes(location: str) -> ByteReader:
     """Open a path or an fsspec URL; an empty one is an error, because no format allows it."""
     scheme, separator, rest = location.partition("://")

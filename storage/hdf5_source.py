@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.storage.byte_reader import open_bytes, reason
+from aggtree.storage.byte_reader import check_local_file, reason
 from aggtree.storage.chunked_rows import ChunkedRows
 from aggtree.storage.errors import SourceError
 
@@ -44,8 +44,7 @@ def _open_data_set(location: str, name: str) -> tuple[Any, Any]:
         import h5py
     except ImportError as error:
         raise SourceError(f"{location}: HDF5 files need h5py: pip install 'aggtree[hdf5]'") from error
-    # Missing, empty, unreadable: said in the same words as for any other file.
-    open_bytes(location).close()
+    check_local_file(location, "HDF5")
     try:
         file = h5py.File(location, "r")
     except Exception as error:  # h5py turns errors of the C library into several types

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.storage.byte_reader import open_bytes, reason
+from aggtree.storage.byte_reader import check_local_file, reason
 from aggtree.storage.chunked_rows import ChunkedRows
 from aggtree.storage.errors import SourceError
 
@@ -96,8 +96,7 @@ def _open_file(location: str) -> Any:
         raise SourceError(
             f"{location}: parquet files need pyarrow: pip install 'aggtree[parquet]'"
         ) from error
-    # Missing, empty, unreadable: said in the same words as for any other file.
-    open_bytes(location).close()
+    check_local_file(location, "parquet")
     try:
         return pyarrow.parquet.ParquetFile(location, memory_map=False)
     except Exception as error:  # pyarrow raises many types for damaged files

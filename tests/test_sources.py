@@ -166,6 +166,9 @@ def test_urls(tmp_path):
         assert source.spec == "memory://bucket/x.bvecs"
     with pytest.raises(SourceError, match="no such object"):
         open_source("memory://bucket/y.bvecs")
+    for suffix in ("hdf5", "parquet"):
+        with pytest.raises(SourceError, match="read from local files only"):
+            open_source(f"memory://bucket/x.{suffix}")
     (tmp_path / "x.bvecs").write_bytes(data)
     assert open_source(f"file://{tmp_path}/x.bvecs").rows == ROWS
 
