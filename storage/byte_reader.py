@@ -138,7 +138,7 @@ class RemoteBytes(ByteReader):
 
 
 def check_local_file(location: str, kind: str) -> None:
-    """Refuse, in the same words as for any other file, what a library that opens files itself could not open."""
+    """Refuse what a library that opens files itself could not open, in the words used for any other file."""
     if "://" in location:
         raise SourceError(f"{location}: {kind} is read from local files only: copy it to this machine")
     open_bytes(location).close()
