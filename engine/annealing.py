@@ -18,26 +18,31 @@ from aggtree.engine.cooling import (
     descending_variance,
     distortion,
     encode_blocks,
+    heat,
     joint_round,
     kmeans_round,
     residual_start,
+    temperature,
     word_order,
 )
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import as_rows, check_rows
 from aggtree.engine.distances_kernels import Rows
-from aggtree.engine.encoding import CHUNK_ROWS, Encoder
-from aggtree.engine.first_dictionary import FirstWord, learn_first_dictionary
+from aggtree.engine.encoding import CHUNK_ROWS, Encoder, reconstruct
+from aggtree.engine.first_dictionary import learn_first_dictionary, word_chooser
 from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
 
 RIDGE = 1.0
 """Pull towards the present word, in rows, of every joint round."""
 
-FAST_BATCHES = 15
+FAST_BATCHES = 20
 """Online batches before the past gets weight: old statistics would carry old assignments."""
 
 MAX_RISE = 0.002
 """A batch may raise the error of remembered rows by this fraction; a step beyond it is cut."""
+
+STEPS = (1.0, 0.5, 0.25, 0.125)
+"""Fractions of a batch's step that are tried before it is given up."""
 
 Progress = Callable[[int, float], None]
 
@@ -95,7 +100,7 @@ class DictionaryAnnealing:
 
     @property
     def distortions(self) -> tuple[float, ...]:
-        """E of the training rows before every round, then at the end; online, E of each batch on arrival."""
+        """E of the training rows at the start and after every round; online, E of each batch on arrival."""
         return tuple(self._history)
 
     def fit(
@@ -108,17 +113,14 @@ class DictionaryAnnealing:
     ) -> Self:
         """Learn from vectors x (n, d), from scratch or by annealing the dictionaries `start`.
 
-        progress : called with the round's number and E before it. Rounds end when one lowers E by
-        less than `tolerance`, or after `rounds`.
+        progress : called with 0 and E at the start, then after every round with its number and E.
+        Rounds end after `rounds`, or when one without noise lowers E by less than `tolerance`.
         """
         rows = self._check_batch(x, None if start is None else start.dimension)
         self._history.clear()
         self._online = OnlineState.empty()
-        if start is None:
-            residue = self._start(rows)
-        else:
-            residue = self._adopt(start, rows)
-        self._anneal(residue, map, progress)
+        residue = self._start(rows) if start is None else self._adopt(start, rows)
+        self._anneal(residue, start is None, map, progress)
         self._online = self._online.remember(rows, self._rng(0))
         self._encoder = None
         return self
@@ -129,19 +131,15 @@ class DictionaryAnnealing:
         Rows of earlier batches are remembered in a small sample. A batch that would raise their
         error is taken in smaller steps, or not at all, so an odd batch spoils nothing.
         """
+        fresh = self._narrow is None
         rows = self._check_batch(batch, None if self._narrow is None else self._narrow.words.shape[1])
         rng = self._rng(1 + self._online.batches)
-        if self._narrow is None:
-            residue = self._start(rows)
-            codes = self._encode_narrow(residue, map)
-            self._history.append(distortion(self._narrow_or_fail(), residue, codes))
+        residue = self._start(rows) if fresh else self._residue(rows)
+        codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
+        self._record(residue, codes)
+        if fresh:
             self._update(residue, codes, rng)
-            accepted = True
-        else:
-            residue = self._residue(rows)
-            codes = self._encode_narrow(residue, map)
-            self._history.append(distortion(self._narrow_or_fail(), residue, codes))
-            accepted = self._guarded_update(residue, codes, rng, map)
+        accepted = fresh or self._guarded_update(residue, codes, rng, map)
         self._online = self._online.after_batch(rows, accepted, rng)
         self._encoder = None
         return self
@@ -154,7 +152,7 @@ class DictionaryAnnealing:
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Reconstructions (n, d) float32 of codes (n, width)."""
-        return self.dictionaries.decode(codes)
+        return reconstruct(self.dictionaries, codes)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything `from_state` needs to go on bit for bit, as named arrays."""
@@ -196,9 +194,8 @@ class DictionaryAnnealing:
             raise ValueError("vectors have no dimensions")
         check_rows(rows, rows.shape[1] if dimension is None else dimension)
         if self._narrow is None and len(rows) < max(self.params.words):
-            raise ValueError(
-                f"{len(rows)} vectors cannot train {max(self.params.words)} words: give more vectors or ask for fewer words"
-            )
+            largest = max(self.params.words)
+            raise ValueError(f"{len(rows)} vectors cannot train {largest} words: give more or ask for fewer")
         return rows
 
     def _start(self, rows: Rows) -> Rows:
@@ -228,54 +225,65 @@ class DictionaryAnnealing:
         """What a wide first dictionary leaves over; the rows themselves without one."""
         if self._first is None:
             return rows
-        chooser = FirstWord(self._first)
+        chooser = word_chooser(self._first)
         residue = np.empty(rows.shape, np.float32)
         for start in range(0, len(rows), CHUNK_ROWS):
             here = slice(start, start + CHUNK_ROWS)
-            residue[here] = rows[here] - self._first[chooser.assign(rows[here])]
+            residue[here] = rows[here] - self._first[chooser.assign(rows[here])[0]]
         return residue
 
-    def _encode_narrow(self, residue: Rows, map_: Map) -> NDArray[np.uint8]:
-        narrow = self._narrow_or_fail()
+    def _encode_narrow(self, narrow: Narrow, residue: Rows, map_: Map) -> NDArray[np.uint8]:
         if narrow.layout.levels == 0:
             return np.empty((len(residue), 0), np.uint8)
         return encode_blocks(narrow, residue, self.params.beam, map_)
 
-    def _anneal(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
-        for number in range(self.params.rounds + 1):
-            narrow = self._narrow_or_fail()
-            codes = self._encode_narrow(residue, map_)
-            self._history.append(distortion(narrow, residue, codes))
-            if progress is not None:
-                progress(number, self._history[-1])
-            if number == self.params.rounds or self._settled() or narrow.layout.levels == 0:
-                return
-            rng = self._rng(number)
+    def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
+        """Rounds of cooling until one gains too little; `shake` heats the early ones."""
+        rounds = self.params.rounds if self._narrow_or_fail().layout.levels else 0
+        codes = self._encode_narrow(self._narrow_or_fail(), residue, map_)
+        self._record(residue, codes, progress)
+        for number in range(rounds):
+            narrow, rng = self._narrow_or_fail(), self._rng(number)
+            degree = temperature(number, rounds) if shake and self.params.cooling == "joint" else 0.0
             if self.params.cooling == "kmeans":
-                self._narrow = kmeans_round(narrow, residue, codes, self.params.beam, rng, map_)
-                self._sort(self._encode_narrow(residue, map_))
+
+                def encode(present: Narrow, rows: Rows) -> NDArray[np.uint8]:
+                    return self._encode_narrow(present, rows, map_)
+
+                self._narrow, codes = kmeans_round(narrow, residue, codes, rng, encode)
+                codes = self._sort(codes)
             else:
-                self._update(residue, codes, rng)
+                if number:
+                    codes = self._encode_narrow(heat(narrow, degree, rng), residue, map_)
+                codes = self._update(residue, codes, rng)
+            self._record(residue, codes, progress)
+            if degree == 0 and self._settled():
+                return
+
+    def _record(self, residue: Rows, codes: NDArray[np.uint8], progress: Progress | None = None) -> None:
+        self._history.append(distortion(self._narrow_or_fail(), residue, codes))
+        if progress is not None:
+            progress(len(self._history) - 1, self._history[-1])
 
     def _settled(self) -> bool:
-        if len(self._history) < 2:
-            return False
         before, now = self._history[-2:]
         return before - now <= self.params.tolerance * before
 
-    def _update(self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator) -> None:
+    def _update(self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        """Cool jointly for the given codes; returns the codes in the new order of dictionaries."""
         narrow = self._narrow_or_fail()
         if narrow.layout.levels == 0:
-            return
+            return codes
         weights = np.full(len(narrow.words), RIDGE)
         self._narrow = joint_round(narrow, residue, codes, weights, rng)
-        self._sort(codes)
+        return self._sort(codes)
 
-    def _sort(self, codes: NDArray[np.uint8]) -> None:
-        """Put dictionaries into descending variance: beam and tree depend on it."""
+    def _sort(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Put dictionaries, and these codes, into descending variance: beam and tree depend on it."""
         narrow = self._narrow_or_fail()
-        order = word_order(narrow, descending_variance(narrow, codes))
-        self._narrow = narrow.with_words(np.ascontiguousarray(narrow.words[order]))
+        order = descending_variance(narrow, codes)
+        self._narrow = narrow.with_words(np.ascontiguousarray(narrow.words[word_order(narrow, order)]))
+        return np.ascontiguousarray(codes[:, order])
 
     def _guarded_update(
         self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
@@ -285,14 +293,18 @@ class DictionaryAnnealing:
         if before.layout.levels == 0:
             return True
         known = self._residue(self._online.sample)
-        allowed = (1 + MAX_RISE) * distortion(before, known, self._encode_narrow(known, map_))
+
+        def error(narrow: Narrow) -> float:
+            return distortion(narrow, known, self._encode_narrow(narrow, known, map_))
+
+        allowed = (1 + MAX_RISE) * error(before)
         weights = np.full(len(before.words), RIDGE + self._past_weight(len(residue)))
         target = joint_round(before, residue, codes, weights, rng)
-        for step in (1.0, 0.5, 0.25, 0.125):
+        for step in STEPS:
             self._narrow = before.with_words(before.words + np.float32(step) * (target.words - before.words))
             self._sort(codes)
-            if distortion(self._narrow, known, self._encode_narrow(known, map_)) <= allowed:
-                return step == 1.0
+            if error(self._narrow_or_fail()) <= allowed:
+                return step == STEPS[0]
         self._narrow = before
         return False
 

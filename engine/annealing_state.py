@@ -104,7 +104,7 @@ def pack_state(
 def unpack_state(
     state: dict[str, NDArray[np.generic]],
 ) -> tuple[AnnealingParams, NDArray[np.float32] | None, NDArray[np.float32] | None, OnlineState, list[float]]:
-    """The inverse of `pack_state`, with the words of the narrow dictionaries; ValueError when a part is missing."""
+    """The inverse of `pack_state`, narrow dictionaries as plain words; ValueError when a part is missing."""
     missing = {"sizes", "settings", "tolerance", "counts", "sample", "distortions"} - state.keys()
     if missing:
         raise ValueError(f"not a state of dictionary annealing: {', '.join(sorted(missing))} missing")

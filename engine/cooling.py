@@ -28,6 +28,12 @@ SWEEPS = 4
 
 START_ROWS_PER_WORD = 128
 
+HEAT = 0.4
+"""First temperature of offline annealing: noise on words, as a fraction of their dictionary's spread."""
+
+COLD_SHARE = 0.1
+"""The last share of the rounds that runs without noise."""
+
 
 @dataclass(frozen=True)
 class Narrow:
@@ -51,6 +57,9 @@ class Narrow:
 
     def with_words(self, words: NDArray[np.float32]) -> "Narrow":
         return Narrow(words, self.layout)
+
+
+Encode = Callable[[Narrow, Rows], NDArray[np.uint8]]
 
 
 def encode_blocks(narrow: Narrow, rows: Rows, beam: int, map_: Map) -> NDArray[np.uint8]:
@@ -119,18 +128,40 @@ def _reseed(
     return words
 
 
+def temperature(number: int, rounds: int) -> float:
+    """Noise of round `number` (from 0): falls linearly to nothing before the last rounds."""
+    return HEAT * max(0.0, 1 - (number + 1) / (rounds * (1 - COLD_SHARE)))
+
+
+def heat(narrow: Narrow, degree: float, rng: np.random.Generator) -> Narrow:
+    """Shake every word by `degree` times the spread of its dictionary, dimension by dimension.
+
+    Codes found with shaken words leave the nearest local minimum; cooling follows from the words
+    as they were. The paper heats with the residue, one dictionary at a time; shaking all at once is
+    what joint cooling can use.
+    """
+    if degree == 0:
+        return narrow
+    words = narrow.words.copy()
+    for number in range(narrow.layout.levels):
+        part = narrow.part(number)
+        spread = narrow.words[part].std(axis=0, dtype=np.float64)
+        words[part] += (degree * spread * rng.standard_normal(words[part].shape)).astype(np.float32)
+    return narrow.with_words(words)
+
+
 def kmeans_round(
-    narrow: Narrow, rows: Rows, codes: NDArray[np.uint8], beam: int, rng: np.random.Generator, map_: Map
-) -> Narrow:
-    """Heat and cool one dictionary after the other, encoding all rows again in between."""
+    narrow: Narrow, rows: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, encode: Encode
+) -> tuple[Narrow, NDArray[np.uint8]]:
+    """Heat and cool one dictionary after the other; `encode` finds all codes again in between."""
     for number in range(narrow.layout.levels):
         part = narrow.part(number)
         heated = rows - decode(narrow, codes) + narrow.words[part][codes[:, number]]
         words = narrow.words.copy()
         words[part] = improved_kmeans(heated, words[part], rng)
         narrow = narrow.with_words(words)
-        codes = encode_blocks(narrow, rows, beam, map_)
-    return narrow
+        codes = encode(narrow, rows)
+    return narrow, codes
 
 
 def descending_variance(narrow: Narrow, codes: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -56,13 +56,16 @@ def as_rows(vectors: NDArray[np.generic]) -> Rows:
 
 
 class NearestWord:
-    """The word nearest to each row, by comparing all words (K, d) float32."""
+    """The word nearest to each row, by comparing all words (K, d) float32.
+
+    panels : −2c in the layout of `panel_layout`. start : ‖c‖², infinite for padding.
+    """
 
     def __init__(self, words: NDArray[np.float32]) -> None:
         padded = -(-len(words) // LANES) * LANES
-        self._start = np.full(padded, np.inf, np.float32)
-        self._start[: len(words)] = np.einsum("kd,kd->k", words, words)
-        self._panels = panel_layout(-2 * words, padded)
+        self.start = np.full(padded, np.inf, np.float32)
+        self.start[: len(words)] = np.einsum("kd,kd->k", words, words)
+        self.panels = panel_layout(-2 * words, padded)
 
     def assign(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Labels (n,) int64 and ‖c‖² − 2 x·c (n,) float32 of contiguous rows (n, d)."""
@@ -73,10 +76,10 @@ class NearestWord:
         for first in range(0, len(rows), BLOCK_ROWS):
             count = copy_rows(rows, first, block)
             here = slice(first, first + count)
-            for word in range(0, len(self._start), MAX_WORDS_AT_ONCE):
-                part = self._panels[word // LANES : (word + MAX_WORDS_AT_ONCE) // LANES]
+            for word in range(0, len(self.start), MAX_WORDS_AT_ONCE):
+                part = self.panels[word // LANES : (word + MAX_WORDS_AT_ONCE) // LANES]
                 scores = np.empty((BLOCK_ROWS, len(part) * LANES), np.float32)
-                multiply_rows(block, part, self._start[word : word + MAX_WORDS_AT_ONCE], scores)
+                multiply_rows(block, part, self.start[word : word + MAX_WORDS_AT_ONCE], scores)
                 merge_nearest(scores, count, word, scores.shape[1], minima, best[here], labels[here])
         return labels, best
 

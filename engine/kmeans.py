@@ -4,6 +4,9 @@
 first d_1 dimensions, go on from there on d_2 > d_1, ..., d_I = d with d_i = d^(i/I), rotate back.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,10 +51,15 @@ def choose_rows(rows: NDArray[np.float32], count: int, rng: np.random.Generator)
 
 
 def kmeans(
-    rows: NDArray[np.float32], words: NDArray[np.float32], iterations: int, rng: np.random.Generator
+    rows: NDArray[np.float32],
+    words: NDArray[np.float32],
+    iterations: int,
+    rng: np.random.Generator,
+    chooser: Callable[[NDArray[np.float32]], Any] = NearestWord,
 ) -> NDArray[np.float32]:
     """Words (K, d) after at most `iterations` of Lloyd's algorithm on rows (n, d), starting from `words`.
 
+    chooser : makes what assigns rows to words; comparing all words by default.
     A word no row chose moves to a random row that has an error left; when there is none, every row
     is already a word, and it stays.
     """
@@ -60,7 +68,7 @@ def kmeans(
     words = words.copy()
     previous: NDArray[np.int64] | None = None
     for _ in range(iterations):
-        labels, scores = NearestWord(words).assign(rows)
+        labels, scores = chooser(words).assign(rows)
         if previous is not None and np.array_equal(labels, previous):
             break
         previous = labels

@@ -266,6 +266,17 @@ def merge_nearest(scores, first, best, labels):
     return np.where(better, least, best), np.where(better, first + found, labels)
 
 
+def nearest_groups(scores, probes):
+    return np.argsort(scores, axis=1, kind="stable")[:, :probes]
+
+
+def scan_group(rows, words):
+    """Nearest words, the lowest of equals, and ‖c‖² − 2 x·c."""
+    rows, words = rows.astype(np.float64), words.astype(np.float64)
+    scores = (words**2).sum(axis=1) - 2 * rows @ words.T
+    return scores.argmin(axis=1), scores.min(axis=1)
+
+
 def add_rows(rows, labels, words):
     sums = np.array([rows[labels == k].sum(axis=0, dtype=np.float64) for k in range(words)])
     return sums, np.bincount(labels, minlength=words)
@@ -311,10 +322,8 @@ def encode_row(own, cross, beam):
     """Beam search in integers: own[m] (K_m,), cross[m][j] (K_j, K_m)."""
     paths = [(0, ())]
     for m, terms in enumerate(own):
-        scores = [
-            [base + int(terms[k]) + sum(int(cross[m][j][i, k]) for j, i in enumerate(path)) for k in range(len(terms))]
-            for base, path in paths
-        ]
+        wide = [table[:, : len(terms)].astype(np.int64) for table in cross[m]]
+        scores = [base + terms.astype(np.int64) + sum(wide[j][i] for j, i in enumerate(path)) for base, path in paths]
         kept = select_paths(scores, beam if m < len(own) - 1 else 1)
         paths = [(score, (*paths[path][1], word)) for score, path, word in kept]
     return paths[0][1]

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggtree.engine import distances_kernels, encoding_kernels
+from aggtree.engine import distances_kernels, encoding_kernels, first_dictionary_kernels
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import NearestWord, panel_layout, products
-from aggtree.engine.encoding import BeamTables, Encoder, make_scratch
+from aggtree.engine.encoding import BeamTables, Encoder, make_scratch, reconstruct
+from aggtree.engine.first_dictionary import TwoStage
 from aggtree.engine.vector_instructions import LANES, TILE_ROWS
 
 
@@ -26,11 +27,7 @@ def random_rows(n, dimension, seed=1):
 
 
 def errors(x, dictionaries, codes):
-    layout = dictionaries.layout
-    labels = codes.astype(np.int64)
-    if layout.wide:
-        labels = np.concatenate((labels[:, :1] * 256 + labels[:, 1:2], labels[:, 2:]), axis=1)
-    decoded = sum(dictionaries.part(m)[labels[:, m]].astype(np.float64) for m in range(layout.levels))
+    decoded = sum(dictionaries.part(m)[codes[:, m]].astype(np.float64) for m in range(codes.shape[1]))
     return ((x - decoded) ** 2).sum(axis=1)
 
 
@@ -218,3 +215,56 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="NaN"):
         Encoder(Dictionaries(np.full((5, 4), np.nan, np.float32), CodeLayout((5,))), 3)
     assert Encoder(dictionaries, 3).encode(np.zeros((0, 4))).shape == (0, 2)
+
+
+@pytest.mark.parametrize("sizes", [(5, 6, 7), (256,), (300, 9), (300,)])
+def test_reconstruct(sizes):
+    dictionaries = random_dictionaries(sizes, 4)
+    labels = np.stack([np.random.default_rng(0).integers(0, size, 40) for size in sizes], axis=1)
+    codes = dictionaries.layout.pack(labels)
+    expected = sum(dictionaries.part(m)[labels[:, m]] for m in range(len(sizes)))
+    np.testing.assert_allclose(reconstruct(dictionaries, codes), expected, rtol=1e-4, atol=1e-3)
+    assert reconstruct(dictionaries, codes[:0]).shape == (0, 4)
+    with pytest.raises(ValueError, match="expected uint8"):
+        reconstruct(dictionaries, codes.astype(np.int32))
+    if sizes != (256,):
+        with pytest.raises(ValueError, match="which has"):
+            reconstruct(dictionaries, np.full_like(codes, 255))
+
+
+def test_nearest_groups():
+    scores = np.random.default_rng(0).integers(0, 30, (13, 21)).astype(np.float32)
+    found = np.empty((13, 6), np.int64)
+    first_dictionary_kernels.nearest_groups(scores, 13, 21, found)
+    np.testing.assert_array_equal(found, naive.nearest_groups(scores, 6))
+
+
+def clustered_words(count, dimension=6):
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(30, dimension)).repeat(count // 30 + 1, axis=0)[:count] * 60).astype(
+        np.float32
+    ) + (rng.normal(size=(count, dimension)).astype(np.float32) * 8)
+
+
+def test_scan_group_with_all_groups_probed_is_exact():
+    words = clustered_words(1500)
+    words[700] = words[3]
+    x = words[np.random.default_rng(1).integers(0, 1500, 331)] + random_rows(331, 6) * np.float32(0.02)
+    labels, scores = TwoStage(words, probes=10**6).assign(x)
+    expected_labels, expected_scores = naive.scan_group(x, words)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=0.5)
+    assert (labels == expected_labels).mean() > 0.99
+    assert not (labels == 700).any()
+
+
+def test_two_stages_lose_little_and_ignore_blocks():
+    words = clustered_words(5000)
+    x = words[np.random.default_rng(1).integers(0, 5000, 501)] + random_rows(501, 6) * np.float32(0.1)
+    chooser = TwoStage(words)
+    labels, _ = chooser.assign(x)
+    exact, _ = NearestWord(words).assign(x)
+    lost, least = ((x - words[labels]) ** 2).sum(), ((x - words[exact]) ** 2).sum()
+    assert lost <= 1.01 * least
+    np.testing.assert_array_equal(
+        labels, np.concatenate([chooser.assign(x[i : i + 50])[0] for i in range(0, 501, 50)])
+    )
