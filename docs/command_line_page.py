@@ -17,7 +17,7 @@ HEAD = """\
 Written by `python docs/command_line_page.py` from the commands' own help.
 
 Exit codes: 0 done; 1 what was asked is not so (damage found); 2 a wrong input or argument, told in one line;
-130 and 143 stopped by Ctrl-C or SIGTERM, and the same command continues. `--json` writes one JSON object a line.
+130 and 143 stopped by Ctrl-C or SIGTERM, and the same command continues. `--json`: one JSON object a line.
 
 Shell completion: `eval "$(_AGGTREE_COMPLETE=bash_source aggtree)"` in `~/.bashrc`; `zsh_source` and
 `fish_source` likewise.
