@@ -15,6 +15,7 @@ from aggtree.jobs.command_options import progress_for, recipe_arguments, recipe_
 @recipe_options
 @run_options
 @click.option("--replace", is_flag=True, help="Build anew beside what INDEX holds, and take its place.")
+@click.option("--repair", is_flag=True, help="Verify a finished index, and make again what is damaged.")
 def build(
     source: str,
     index: Path,
@@ -24,6 +25,7 @@ def build(
     scheduler: str | None,
     as_json: bool,
     replace: bool,
+    repair: bool,
     **options: Any,
 ) -> None:
     """Build the index of SOURCE in the directory INDEX.
@@ -46,6 +48,7 @@ def build(
         workers=workers,
         scheduler=scheduler,
         replace=replace,
+        repair=repair,
         progress=progress_for(as_json),
         **recipe_arguments(options),
     )
@@ -119,7 +122,8 @@ def encode(
 def tree(index: Path, memory: str, workers: int | None, scheduler: str | None, as_json: bool) -> None:
     """Build the tree from the codes in INDEX, and commit.
 
-    Sorts the codes that `encode` left there, builds the tree from them and makes it the index.
+    Sorts the codes that `encode` left there, builds the tree from them and makes it the index. The
+    tree of a finished index is built again if it is damaged.
 
     \b
     Example:

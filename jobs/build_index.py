@@ -15,7 +15,8 @@ from aggtree.jobs.plan import Plan, make_plan
 from aggtree.jobs.progress import Progress, make_progress
 from aggtree.jobs.recipe import Recipe, Words, choose_recipe
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError
-from aggtree.storage.job_record import JobRecord, build_id, start_job, unfinished_jobs
+from aggtree.storage.format import MANIFEST
+from aggtree.storage.job_record import JobRecord, build_id, finish_job, start_job, unfinished_jobs
 from aggtree.storage.lock import BuildLock
 from aggtree.storage.manifest import Manifest, read_manifest
 from aggtree.storage.vector_source import VectorSource
@@ -92,6 +93,7 @@ def build(
     norm_bytes: int = 1,
     skip_invalid: bool = False,
     replace: bool = False,
+    repair: bool = False,
     scheduler: str | None = None,
     progress: "str | bool | Progress | None" = None,
 ) -> BuildResult:
@@ -101,6 +103,7 @@ def build(
     memory, workers, scheduler, progress : see RunOptions.
     words, dictionaries, beam, ... : see Recipe; what is left out follows from the number of rows.
     replace : build beside what the directory holds, and take its place when done.
+    repair : read every byte of a finished index, and make again what is damaged.
 
     The same call continues a build that was interrupted; of a finished one it returns at once.
     """
@@ -123,7 +126,7 @@ def build(
         skip_invalid=skip_invalid,
     )
     options = RunOptions(memory=memory, workers=workers, scheduler=scheduler, progress=progress)
-    return run_build(opened, Path(index).absolute(), recipe, options, replace=replace)
+    return run_build(opened, Path(index).absolute(), recipe, options, replace=replace, repair=repair)
 
 
 def run_build(
@@ -133,6 +136,7 @@ def run_build(
     options: RunOptions,
     *,
     replace: bool = False,
+    repair: bool = False,
     only_train: bool = False,
 ) -> BuildResult:
     """Start or continue a build and run it to its end, or to the end of training."""
@@ -140,9 +144,13 @@ def run_build(
     fingerprint = source.fingerprint()
     with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
         manifest = _committed(index, build_id(recipe.to_json(), fingerprint))
-        if manifest is not None:
-            return _already_built(index, manifest, plan)
-        job = start_job(index, recipe.to_json(), fingerprint, replace=replace)
+        if manifest is None:
+            job = start_job(index, recipe.to_json(), fingerprint, replace=replace)
+        else:
+            damaged = _reopen(index, manifest, repair=repair)
+            if damaged is None:
+                return _already_built(index, manifest, plan)
+            job = damaged
         with _stages(job, plan, source, options=options, cluster=cluster) as stages:
             stages.train()
             if only_train:
@@ -156,27 +164,49 @@ def run_build(
 def continue_build(
     index: Path, stage: Stage, options: RunOptions, source: VectorSource | None = None
 ) -> BuildResult:
-    """Run one stage of the build that was started in `index`; `tree` also commits it."""
+    """Run one stage of the build that was started in `index`; `tree` also commits it.
+
+    `tree` of a finished index builds its tree again from its codes, if any of its bytes is damaged.
+    """
     began = time.monotonic()
     started = unfinished_jobs(index)
-    if not started:
-        raise BuildMismatchError(
-            f"{index}: no build was started here; run `aggtree train SOURCE {index}` first"
-        )
-    job = started[0]
-    recipe = Recipe.from_json(job.parameters)
-    if source is not None and source.fingerprint() != job.source:
+    manifest = None
+    if started:
+        parameters, fingerprint = started[0].parameters, started[0].source
+    elif stage == "tree" and (index / MANIFEST).exists():
+        manifest = read_manifest(index)
+        parameters, fingerprint = manifest.parameters, manifest.source
+    else:
+        remedy = f"run `aggtree train SOURCE {index}` first"
+        raise BuildMismatchError(f"{index}: no build was started here; {remedy}")
+    if source is not None and source.fingerprint() != fingerprint:
         raise BuildMismatchError(f"{source.spec}: not the source that {index} was trained on; name that one")
-    with (
-        _plan_and_lock(index, recipe, job.source, options, source) as (plan, cluster),
-        _stages(job, plan, source, options=options, cluster=cluster) as stages,
-    ):
-        if stage == "encode":
+    recipe = Recipe.from_json(parameters)
+    with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
+        job = started[0] if manifest is None else _reopen(index, manifest, repair=True)
+        if job is None:
+            return _already_built(index, read_manifest(index), plan)
+        with _stages(job, plan, source, options=options, cluster=cluster) as stages:
             stages.encode()
-            return _result(stages, None, began)
-        stages.sort()
-        stages.build()
-        return _result(stages, stages.commit(), began)
+            if stage == "encode":
+                return _result(stages, None, began)
+            stages.sort()
+            stages.build()
+            return _result(stages, stages.commit(), began)
+
+
+def _reopen(index: Path, manifest: Manifest, *, repair: bool) -> JobRecord | None:
+    """The job that repairs a finished index; None when there is nothing to do."""
+    from aggtree.jobs.repair import check_presence, reopen
+    from aggtree.storage.verify import verify_index
+
+    if repair:
+        damages = verify_index(index, workers=len(os.sched_getaffinity(0)))
+        if damages:
+            return reopen(index, manifest, damages)
+    check_presence(index, manifest)
+    finish_job(index)  # what a process killed after the commit left behind
+    return None
 
 
 @contextmanager

@@ -58,7 +58,8 @@ def _cut(
     for number, path in enumerate(runs):
         with open_run(path) as run:
             splits[1:-1, number] = ranks_below(run.codes, run.ids, codes[chosen], ids[chosen])
-    return splits[np.append(np.diff(splits.sum(axis=1)) > 0, True)]
+    filled: Splits = splits[np.append(np.diff(splits.sum(axis=1)) > 0, True)]
+    return filled
 
 
 def _samples(

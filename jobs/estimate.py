@@ -78,8 +78,8 @@ def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float]
     """
     rng = np.random.default_rng(0)
     layout = CodeLayout(recipe.words)
-    words = sample[rng.integers(0, len(sample), sum(recipe.words))].astype(np.float32) / layout.levels
-    dictionaries = Dictionaries(words, layout)
+    words = sample[rng.integers(0, len(sample), sum(recipe.words))] / layout.levels
+    dictionaries = Dictionaries(words.astype(np.float32), layout)
     encoder = Encoder(dictionaries, recipe.beam)
     labels = np.column_stack([rng.integers(0, size, CODE_ROWS) for size in recipe.words])
     codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Self
 
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.tasks import ATTEMPTS, Function, Outcome, Task, failure, is_final, run_task, versions
@@ -44,7 +44,7 @@ class Executor(ABC):
     def close(self) -> None:  # noqa: B027  (this process has nothing to give back)
         """Give back what was started."""
 
-    def __enter__(self) -> "Executor":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

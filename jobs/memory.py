@@ -62,11 +62,6 @@ def format_size(size: int | float) -> str:
     return f"{size:.0f} B"
 
 
-def default_allowed() -> int:
-    """Half of the machine's memory, at most 4 GiB: the budget when the user names none."""
-    return min(4 * GIB, psutil.virtual_memory().total // 2)
-
-
 def process_memory(process: psutil.Process, *, exact: bool = True) -> int:
     """Bytes of one process: its PSS, or its resident size if not `exact`; 0 when it has ended.
 

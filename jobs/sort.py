@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aggtree.engine.code_order import sort_codes
 from aggtree.jobs.tasks import Tick
@@ -36,7 +37,8 @@ class SortTask:
 def sort_shard(task: SortTask, tick: Tick) -> dict[str, Any]:
     """Sort one shard and write its run; returns rows and checksum."""
     codes = CodeStore.open(task.codes).read(task.start, task.stop)
-    ids = np.arange(task.start, task.stop, dtype=np.uint64 if task.wide_ids else np.uint32)
+    ids: NDArray[np.unsignedinteger] = np.arange(task.start, task.stop, dtype=np.uint64)
+    ids = ids if task.wide_ids else ids.astype(np.uint32)
     if task.skip:
         keep = np.ones(task.rows, bool)
         keep[np.asarray(task.skip) - task.start] = False

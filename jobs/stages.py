@@ -35,6 +35,7 @@ from aggtree.jobs.sort import SortTask, sort_shard
 from aggtree.jobs.streams import travels
 from aggtree.jobs.tasks import Function, Task
 from aggtree.jobs.train import CHECKPOINT, TrainJob, train
+from aggtree.jobs.warm_up import warm_up
 from aggtree.storage.atomic import make_directory, remove_file, remove_tree
 from aggtree.storage.code_store import CodeStore, ShardRecord, create_code_store
 from aggtree.storage.errors import DiskError, IndexFormatError, JobError
@@ -159,12 +160,6 @@ class Stages:
             return
         store = self._code_store()
         encoded = self.job.done("encode")
-        absent = [number for number in range(store.shards) if number not in encoded]
-        if absent:
-            raise JobError(
-                f"{self.job.index}: shard {absent[0]} and {len(absent) - 1} others are not encoded yet; "
-                "run `aggtree encode` first"
-            )
         done = self.job.done("sort")
         make_directory(self.runs)
         tasks = [
@@ -252,7 +247,8 @@ class Stages:
     def _needed_source(self) -> VectorSource:
         if self.source is None:
             raise JobError(
-                f"{self.job.index}: rows are missing; run `aggtree build` or `aggtree encode` with the source"
+                f"{self.job.index}: codes are missing; run `aggtree encode` first, "
+                "or `aggtree build --repair` for a damaged index"
             )
         return self.source
 
@@ -291,6 +287,8 @@ class Stages:
         """Run tasks, record each as it is done, and tell what the stage took."""
         done = total - sum(task.rows for task in tasks)
         if self._executor is None:
+            if self.plan.mode != "process":
+                warm_up(self.dictionaries, self.recipe, str(self.job.source["dtype"]))
             self._executor = self.start_executor()
         self.progress.begin(stage, total, done=done)
         for task, outcome in self._executor.run(stage, function, tasks, self.progress):

@@ -1,5 +1,6 @@
 """Builds: the same bytes however they run, and clear words when they cannot."""
 
+import shutil
 import sys
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -30,6 +31,7 @@ from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import (
     BuildLockedError,
     BuildMismatchError,
+    IndexFormatError,
     JobError,
     MemoryBudgetError,
     SourceError,
@@ -162,6 +164,33 @@ def test_other_parameters_are_refused_until_replaced(source: Path, tmp_path: Pat
     build(source, index, workers=0, replace=True, **SMALL | {"bucket": 9})
     assert verify_index(index) == []
     assert contents(index) != old
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("name", ["tree/records", "codes.zarr/c/2/0", "codes.zarr/zarr.json", "dictionaries"])
+def test_damage_is_repaired_from_what_is_whole(
+    source: Path, reference: Path, tmp_path: Path, name: str, damage: str
+) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(reference, index)
+    path = next(index.glob("build-*")) / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data if damage == "flip" else data[:-3])
+    if damage == "remove":
+        path.unlink()
+    if damage != "flip":
+        with pytest.raises(IndexFormatError, match="--repair"):
+            build(source, index, workers=0, **SMALL)
+    if name in ("tree/records", "codes.zarr/zarr.json"):
+        continue_build(index, "tree", RunOptions(workers=0))
+    else:
+        with pytest.raises(JobError, match="run `aggtree"):
+            continue_build(index, "tree", RunOptions(workers=0))
+        result = build(source, index, workers=0, repair=True, **SMALL)
+        assert not result.already_built
+    assert contents(index) == contents(reference)
+    assert build(source, index, workers=0, repair=True, **SMALL).already_built
 
 
 def test_two_builders_do_not_meet(source: Path, tmp_path: Path) -> None:
