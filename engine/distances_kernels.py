@@ -28,7 +28,7 @@ def multiply_rows(
 @kernel
 def copy_rows(rows: Rows, first: int, out: NDArray[np.float32]) -> int:
     """Copy rows[first:] as far as `out` reaches, as float32; clear the rest of `out`; return the count."""
-    count = min(out.shape[0], rows.shape[0] - first)
+    count: int = min(out.shape[0], rows.shape[0] - first)
     for r in range(count):
         for j in range(out.shape[1]):
             out[r, j] = rows[first + r, j]

@@ -56,7 +56,10 @@ class BeamTables:
     def exponents(self, squared_lengths: NDArray[np.float64]) -> NDArray[np.int64]:
         """The unit COARSER^e each row needs so that |score| stays below SCORE_LIMIT, (n,) int64."""
         scores = (3 * self._squares + 2 * np.sqrt(squared_lengths) * self._lengths) / self._unit
-        return np.ceil(np.log(np.maximum(scores / SCORE_LIMIT, 1)) / np.log(COARSER)).astype(np.int64)
+        exponents: NDArray[np.float64] = np.ceil(
+            np.log(np.maximum(scores / SCORE_LIMIT, 1)) / np.log(COARSER)
+        )
+        return exponents.astype(np.int64)
 
     def tables(self, exponent: int) -> Tables:
         """The tables in units of COARSER^exponent; kept after the first call."""

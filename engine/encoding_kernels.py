@@ -75,7 +75,7 @@ def nth_smallest(values: NDArray[np.int32], count: int, n: int, lowest: NDArray[
             lowest[place] = lowest[place - 1]
             place -= 1
         lowest[place] = value
-    return np.int64(lowest[n - 1])
+    return int(lowest[n - 1])
 
 
 @kernel

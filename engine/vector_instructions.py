@@ -25,6 +25,9 @@ _SHORTS, _INTS = ir.VectorType(_INT16, LANES), ir.VectorType(_INT32, LANES)
 
 Generator = Callable[[Any, Any, Any, Any], Any]
 
+_unpack_tuple: Any = cgutils.unpack_tuple
+_declare: Any = cgutils.get_or_insert_function
+
 
 def _data(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
     return context.make_array(signature.args[number])(context, builder, args[number]).data
@@ -32,7 +35,7 @@ def _data(context: Any, builder: Any, signature: Any, args: Any, number: int) ->
 
 def _columns(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
     array = context.make_array(signature.args[number])(context, builder, args[number])
-    return cgutils.unpack_tuple(builder, array.shape)[1]
+    return _unpack_tuple(builder, array.shape)[1]
 
 
 def _load(builder: Any, pointer: Any, vector: Any) -> Any:
@@ -56,8 +59,7 @@ def _splat(builder: Any, scalar: Any, vector: Any) -> Any:
     return builder.shuffle_vector(first, empty, ir.Constant(_INTS, [0] * LANES))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def multiply_tile(
+def _multiply_tile(
     _: Any, rows: Any, row: Any, panel: Any, start: Any, out: Any, column: Any
 ) -> tuple[Any, Generator]:
     """out[row + r, column + k] = start[column + k] + Σ_j rows[row + r, j] · panel[j, k].
@@ -69,9 +71,7 @@ def multiply_tile(
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         row, column = args[1], args[5]
         dimension = _columns(context, builder, signature, args, 0)
-        fma = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_FLOATS, [_FLOATS] * 3), f"llvm.fma.v{LANES}f32"
-        )
+        fma = _declare(builder.module, ir.FunctionType(_FLOATS, [_FLOATS] * 3), f"llvm.fma.v{LANES}f32")
         panel_data = _data(context, builder, signature, args, 2)
         rows_data = _data(context, builder, signature, args, 0)
         first = _load(builder, builder.gep(_data(context, builder, signature, args, 3), [column]), _FLOATS)
@@ -111,8 +111,7 @@ def multiply_tile(
     return types.void(rows, types.int64, panel, start, out, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def score_row(
+def _score_row(
     _: Any,
     table: Any,
     offsets: Any,
@@ -195,8 +194,7 @@ def score_row(
     return signature, generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def row_minima(_: Any, values: Any, row: Any, words: Any, minima: Any) -> tuple[Any, Generator]:
+def _row_minima(_: Any, values: Any, row: Any, words: Any, minima: Any) -> tuple[Any, Generator]:
     """minima[i] = least values[row, k] over k ≡ i (mod LANES), k < words (a multiple of LANES), float32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -222,3 +220,8 @@ def row_minima(_: Any, values: Any, row: Any, words: Any, minima: Any) -> tuple[
         return context.get_dummy_value()
 
     return types.void(values, types.int64, types.int64, minima), generate
+
+
+multiply_tile: Any = intrinsic(_multiply_tile)
+score_row: Any = intrinsic(_score_row)
+row_minima: Any = intrinsic(_row_minima)

@@ -323,7 +323,8 @@ def encode_row(own, cross, beam):
     paths = [(0, ())]
     for m, terms in enumerate(own):
         wide = [table[:, : len(terms)].astype(np.int64) for table in cross[m]]
-        scores = [base + terms.astype(np.int64) + sum(wide[j][i] for j, i in enumerate(path)) for base, path in paths]
+        own_terms = terms.astype(np.int64)
+        scores = [base + own_terms + sum(wide[j][i] for j, i in enumerate(path)) for base, path in paths]
         kept = select_paths(scores, beam if m < len(own) - 1 else 1)
         paths = [(score, (*paths[path][1], word)) for score, path, word in kept]
     return paths[0][1]
