@@ -83,6 +83,8 @@ def _check_no_empty_node(tree: Tree, report: Report) -> None:
 
 def _check_labels(tree: Tree, manifest: Manifest, report: Report) -> None:
     """Labels are known to their dictionaries and rise strictly below each parent."""
+    if tree.labels[0] != 0:
+        report("labels", 0, f"label {tree.labels[0]} of the root, expected 0")
     first = tree.first_labels
     place = _first(first[1:] <= first[:-1])
     if place >= 0:
@@ -126,6 +128,8 @@ def _check_siblings(tree: Tree, start: int, stop: int, size: int, report: Report
 
 
 def _check_norms(tree: Tree, report: Report) -> None:
+    if tree.norms[0] != 0:
+        report("norms", 0, f"norm {tree.norms[0]} of the root, expected 0")
     for start, stop in _blocks(len(tree.norms)):
         block = tree.norms[start:stop]
         place = _first(~np.isfinite(block) | (block < 0))

@@ -161,6 +161,8 @@ def far_label(array, manifest):
         ("leaf_start", change(1, 1), "1 at the begin of level 1, expected 0"),
         ("leaf_start", change(5, 0), "neither children nor leaves|expected rising numbers"),
         ("leaf_start", change(-1, 501), "501 at the end, expected 500"),
+        ("labels", change(0, 3), "label 3 of the root"),
+        ("norms", change(0, 3), "of the root, expected 0"),
         ("labels", change(1, 99), "first_labels says"),
         ("labels", swap_siblings, "below one parent, expected rising labels"),
         ("labels", far_label, "label 200 of a dictionary of 7 words"),
