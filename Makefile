@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-scale lint format numbers clean
+.PHONY: help demo test test-slow test-scale torture lint format numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,6 +27,9 @@ test-slow: $(VENV)/installed  ## tests that take minutes
 
 test-scale: $(VENV)/installed  ## 20 million vectors under 1 GiB
 	$(BIN)/python -m pytest -m scale --timeout 14400
+
+torture: $(VENV)/installed  ## 200 builds killed at random and resumed, bytes compared
+	$(BIN)/python -m pytest -m slow tests/test_resume.py --timeout 3600
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .
