@@ -28,13 +28,20 @@ class LookUpWords(NamedTuple):
 
 
 @kernel
-def _multiply_one(query: NDArray[np.float32], words: LookUpWords, table: NDArray[np.float32]) -> None:
-    """The same additions in the same order as `multiply_tile`, so that the bits are the same."""
-    rows = words.rows
+def multiply_columns(
+    query: NDArray[np.float32],
+    rows: NDArray[np.float32],
+    start: NDArray[np.float32],
+    table: NDArray[np.float32],
+) -> None:
+    """Set table[j] to start[j] + query · rows[:, j]; query (d,), rows (d, columns), d a multiple of 8.
+
+    The same additions in the same order as `multiply_tile`, so that the bits are the same.
+    """
     for first in range(0, len(table), SWEEP):
         last = min(len(table), first + SWEEP)
         out = table[first:last]
-        out[:] = words.start[first:last]
+        out[:] = start[first:last]
         for t in range(0, len(query), DIMENSION_STEP):
             a, b, c, d = query[t], query[t + 1], query[t + 2], query[t + 3]
             e, f, g, h = query[t + 4], query[t + 5], query[t + 6], query[t + 7]
@@ -68,7 +75,7 @@ def look_up_tables(
     """
     if len(queries) <= FEW:
         for i in range(len(queries)):
-            _multiply_one(queries[i], words, tables[i])
+            multiply_columns(queries[i], words.rows, words.start, tables[i])
     else:
         for panel in range(len(words.panels)):
             for row in range(0, len(queries), TILE_ROWS):

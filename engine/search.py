@@ -17,11 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.first_level import ONE_STAGE, group_probes, prepare
+from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search_kernels import CHUNK, LABELS, Scratch, SearchPlan, search_tree
 from aggtree.engine.tree import Tree, check_tree, record_sizes
-from aggtree.engine.vector_instructions import LANES, TILE_ROWS
+from aggtree.engine.vector_instructions import TILE_ROWS
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
 BLOCK_FLOATS = 1 << 17
@@ -54,9 +56,10 @@ class Searcher:
     """Answers queries from a tree and the dictionaries it was built with.
 
     The tree's arrays may be memory maps; they are read and never copied, but for the labels of level 1.
+    one_stage : level-1 nodes that are all scored by each query; more are grouped, see `first_level`
     """
 
-    def __init__(self, tree: Tree, dictionaries: Dictionaries) -> None:
+    def __init__(self, tree: Tree, dictionaries: Dictionaries, *, one_stage: int = ONE_STAGE) -> None:
         layout = dictionaries.layout
         self.norm_bytes = check_tree(tree, layout)
         self.dictionaries = dictionaries
@@ -67,7 +70,7 @@ class Searcher:
         private = tree._replace(first_labels=tree.first_labels.copy())
         self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
         self._sizes = record_sizes(layout, self.norm_bytes)
-        self._words = _look_up_words(self.tree, dictionaries)
+        self._first, self._words = prepare(self.tree, dictionaries, one_stage)
         self._plans: dict[tuple[tuple[int, ...], int], SearchPlan] = {}
         self._spare: dict[tuple[tuple[int, ...], int], list[Scratch]] = {}
 
@@ -118,7 +121,16 @@ class Searcher:
         there = np.maximum(np.diff(self.tree.level_start)[1:], 1)
         kept = np.where(wanted == 0, there, np.minimum(wanted, there))
         # An exact cut leaves `kept`, a cut while filling up to a quarter more: there must be room to go on.
-        plan = SearchPlan(kept, 2 * kept + 64, self._sizes, self.norm_bytes, _first_columns(self.tree), k)
+        plan = SearchPlan(
+            limits=kept,
+            room=2 * kept + 64,
+            record_sizes=self._sizes,
+            norm_bytes=self.norm_bytes,
+            first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
+            k=k,
+            first=self._first,
+            probes=group_probes(self._first, int(kept[0])),
+        )
         self._plans[limits, k] = plan
         return plan
 
@@ -130,38 +142,13 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _first_columns(tree: Tree) -> int:
-    """Columns of a look-up table that score the level-1 nodes, rounded up to whole panels."""
-    return -(-len(tree.first_labels) // LANES) * LANES
-
-
-def _look_up_words(tree: Tree, dictionaries: Dictionaries) -> LookUpWords:
-    """Words times -2 as columns: one per level-1 node, then 256 per dictionary from the second on.
-
-    The columns of the level-1 nodes start from the nodes' norms, so they are their scores less ‖q‖².
-    """
-    sizes = dictionaries.layout.words
-    first = _first_columns(tree)
-    dimension = -(-dictionaries.dimension // DIMENSION_STEP) * DIMENSION_STEP
-    rows = np.zeros((dimension, first + LABELS * (len(sizes) - 1)), np.float32)
-    used = len(tree.first_labels)
-    rows[: dictionaries.dimension, :used] = -2 * dictionaries.part(0)[tree.first_labels].T
-    for number in range(1, len(sizes)):
-        column = first + LABELS * (number - 1)
-        rows[: dictionaries.dimension, column : column + sizes[number]] = -2 * dictionaries.part(number).T
-    start = np.zeros(rows.shape[1], np.float32)
-    start[:used] = tree.norms[1 : 1 + used]
-    panels = np.ascontiguousarray(rows.reshape(dimension, -1, LANES).transpose(1, 0, 2))
-    return LookUpWords(rows, panels, start)
-
-
 def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
     columns, room, answers = words.rows.shape[1], int(plan.room.max()), 3 * plan.k + 64
     block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
     return Scratch(
         tables=np.empty((block, columns), np.float32),
         squares=np.empty(block, np.float32),
-        first=np.empty(plan.first_columns, np.int32),
+        first=_first_scratch(plan.first, plan.probes),
         nodes=_empty_list(room),
         children=_empty_list(room),
         answers=_empty_list(answers),
@@ -170,6 +157,18 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
         ranges=np.empty((room, 4), np.int64),
         values=np.empty(CHUNK, np.float32),
         places=np.empty(CHUNK, np.int64),
+    )
+
+
+def _first_scratch(first: FirstLevel, probes: int) -> FirstScratch:
+    widest = int(np.diff(first.group_start).max(initial=0))
+    # One entry more: the columns of no node are written, and overwritten by what follows.
+    entries = max(first.nodes, first.groups) + 1
+    return FirstScratch(
+        ranks=np.empty(entries, np.int32),
+        numbers=np.empty(entries, np.int64),
+        scores=np.empty(widest, np.float32),
+        groups=_empty_list(2 * probes + 64),
     )
 
 

@@ -19,11 +19,11 @@ from aggtree.engine.best_kernels import (
     add_best,
     cut_best,
     distance_of,
-    rank_bound,
     rank_of,
     sort_best,
 )
 from aggtree.engine.compiled import kernel
+from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, nearest_first
 from aggtree.engine.intrinsics import prefetch
 from aggtree.engine.leaf_kernels import leaf_values, passing
 from aggtree.engine.look_up_kernels import LookUpWords, look_up_tables
@@ -45,6 +45,7 @@ class SearchPlan(NamedTuple):
     record_sizes : (M + 1,) int64, bytes of a leaf record of each level
     norm_bytes : bytes of a leaf's norm, k : answers wanted
     first_columns : columns of a table before those of dictionary 2
+    first : the first level, probes : groups of it looked into
     """
 
     limits: NDArray[np.int64]
@@ -53,13 +54,15 @@ class SearchPlan(NamedTuple):
     norm_bytes: int
     first_columns: int
     k: int
+    first: FirstLevel
+    probes: int
 
 
 class Scratch(NamedTuple):
     """Memory of one thread, sized by the limits and k, not by the tree.
 
     tables : (b, columns) float32, squares : (b,) float32, look-up tables of a block of queries
-    first : (level-1 nodes,) int32, their ranks
+    first : what the first level needs
     nodes, children, answers : the best so far, and `spare` to sort them
     bins : (c,) int32, to sort them
     ranges : (c, 4) int64, leaves and children of the nodes
@@ -68,7 +71,7 @@ class Scratch(NamedTuple):
 
     tables: NDArray[np.float32]
     squares: NDArray[np.float32]
-    first: NDArray[np.int32]
+    first: FirstScratch
     nodes: Best
     children: Best
     answers: Best
@@ -77,23 +80,6 @@ class Scratch(NamedTuple):
     ranges: NDArray[np.int64]
     values: NDArray[np.float32]
     places: NDArray[np.int64]
-
-
-@kernel
-def _first_nodes(scores: NDArray[np.float32], square: Any, limit: int, ranks: Any, nodes: Best) -> Any:
-    """Keep the `limit` nearest of the level-1 nodes; return how many there are.
-
-    scores : of every node less ‖q‖², square : ‖q‖²
-    """
-    count = len(scores)
-    for i in range(count):
-        ranks[i] = rank_of(scores[i] + square)
-    bound = rank_bound(ranks, count, limit, limit)[0] if limit < count else NO_BOUND
-    kept, last = 0, bound
-    for i in range(count):
-        if ranks[i] <= bound:
-            kept, last = add_best(nodes, kept, last, ranks[i], np.uint64(i), limit)
-    return cut_best(nodes, kept, limit, 0)[0]
 
 
 @kernel
@@ -188,14 +174,21 @@ def _expand_nodes(
 
 @kernel
 def _search_one(
-    tree: Tree, plan: SearchPlan, table: Any, square: Any, scratch: Scratch, visits: NDArray[np.int64]
+    tree: Tree,
+    plan: SearchPlan,
+    query: Any,
+    table: Any,
+    square: Any,
+    scratch: Scratch,
+    visits: NDArray[np.int64],
 ) -> Any:
     """Answer one query into the scratch; return how many answers there are, sorted."""
     levels = len(plan.limits)
-    scores = table[: len(tree.first_labels)]
     nodes, children = scratch.nodes, scratch.children
-    kept = _first_nodes(scores, square, plan.limits[0], scratch.first, nodes)
-    visits[0], visits[1] = len(scores), 0
+    kept, visits[0] = nearest_first(
+        plan.first, query, table, square, plan.limits[0], plan.probes, scratch.first, nodes
+    )
+    visits[1] = 0
     count, bound = 0, NO_BOUND
     for level in range(1, levels + 1):
         # Nearest first: the bounds are tight early, and fewer pass them.
@@ -238,9 +231,8 @@ def search_tree(
     for start in range(0, len(ids), block):
         look_up_tables(queries[start : start + block], words, scratch.tables, scratch.squares)
         for i in range(start, min(start + block, len(ids))):
-            count = _search_one(
-                tree, plan, scratch.tables[i - start], scratch.squares[i - start], scratch, visits[i]
-            )
+            table, square = scratch.tables[i - start], scratch.squares[i - start]
+            count = _search_one(tree, plan, queries[i], table, square, scratch, visits[i])
             for j in range(ids.shape[1]):
                 ids[i, j] = np.int64(answers.numbers[j]) if j < count else -1
                 distances[i, j] = distance_of(answers.ranks[j]) if j < count else np.inf

@@ -145,6 +145,19 @@ def stored_norm(node, row, dictionaries, params, norm_ranges):
 # ---------------------------------------------------------------------------------------------------
 
 
+def multiply_columns(query, rows, start):
+    return start + query @ rows
+
+
+def nearest_first(query, words, groups, centre_scores, limit, probes):
+    """The `limit` words nearest to a query in the `probes` nearest groups, and how many those hold."""
+    scores = np.maximum(0, centre_scores + np.sum(query**2))
+    near = np.argsort(scores, kind="stable")[:probes].tolist()
+    inside = [number for number in range(len(words)) if groups[number] in near]
+    inside.sort(key=lambda number: (np.sum((query - words[number]) ** 2), number))
+    return inside[:limit], len(inside)
+
+
 def look_up_tables(queries, rows, start):
     return start + queries @ rows, (queries.astype(np.float64) ** 2).sum(axis=1)
 
@@ -308,8 +321,9 @@ def squared_errors(rows, decoded):
 # ---------------------------------------------------------------------------------------------------
 
 
-def nth_smallest(values, n, none):
-    return sorted(values)[n - 1] if len(values) >= n else none
+def selection_limit(minima, keep, none):
+    """The exact limit; the kernel's may be a little higher."""
+    return sorted(minima)[keep - 1] if len(minima) >= keep else none
 
 
 def select_paths(scores, keep):

@@ -1,0 +1,106 @@
+"""Kernel of the first level: the nearest level-1 nodes of a query, in one stage or two.
+
+A level of up to a few thousand nodes is scored whole, in the query's look-up table. A wider one is
+grouped: the table scores the groups' centres, and only the words of the nearest groups are multiplied.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, cut_best, rank_bound, rank_of
+from aggtree.engine.compiled import kernel
+from aggtree.engine.look_up_kernels import multiply_columns
+
+
+class FirstLevel(NamedTuple):
+    """Level-1 nodes by group; without groups, only their number counts.
+
+    nodes : number of level-1 nodes, groups : number of groups, 0 for none
+    group_start : (groups + 1,) int64, first column of each group, multiples of LANES
+    words : (columns * d,) float32, for each group an array (d, columns of the group), times -2
+    norms : (columns,) float32, of the nodes
+    numbers : (columns,) int64, of the nodes, -1 for columns of no node
+    """
+
+    nodes: int
+    groups: int
+    group_start: NDArray[np.int64]
+    words: NDArray[np.float32]
+    norms: NDArray[np.float32]
+    numbers: NDArray[np.int64]
+
+
+class FirstScratch(NamedTuple):
+    """Memory of one thread for the first level.
+
+    ranks : (columns,) int32, numbers : (columns,) int64, of the nodes scored
+    scores : (columns of the widest group,) float32
+    groups : the nearest groups
+    """
+
+    ranks: NDArray[np.int32]
+    numbers: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    groups: Best
+
+
+@kernel
+def _nearest(ranks: NDArray[np.int32], numbers: NDArray[np.int64], count: int, limit: int, best: Best) -> Any:
+    """Fill `best` with the `limit` best of the first `count` ranks and numbers; return how many there are."""
+    bound = rank_bound(ranks, count, limit, limit)[0] if limit < count else NO_BOUND
+    kept, last = 0, bound
+    for i in range(count):
+        if ranks[i] <= bound:
+            kept, last = add_best(best, kept, last, ranks[i], np.uint64(numbers[i]), limit)
+    return cut_best(best, kept, limit, 0)[0]
+
+
+@kernel
+def _score_groups(
+    first: FirstLevel, query: NDArray[np.float32], square: Any, scratch: FirstScratch, groups: int
+) -> Any:
+    """Rank the nodes of the chosen groups; return how many there are."""
+    count = 0
+    for i in range(groups):
+        group = np.int64(scratch.groups.numbers[i])
+        start, stop = first.group_start[group], first.group_start[group + 1]
+        scores = scratch.scores[: stop - start]
+        words = first.words[start * len(query) : stop * len(query)].reshape(len(query), stop - start)
+        multiply_columns(query, words, first.norms[start:stop], scores)
+        for j in range(stop - start):
+            number = first.numbers[start + j]
+            scratch.ranks[count] = rank_of(scores[j] + square)
+            scratch.numbers[count] = number
+            count += number >= 0
+    return count
+
+
+@kernel
+def nearest_first(
+    first: FirstLevel,
+    query: NDArray[np.float32],
+    table: NDArray[np.float32],
+    square: float,
+    limit: int,
+    probes: int,
+    scratch: FirstScratch,
+    nodes: Best,
+) -> tuple[Any, Any]:
+    """Keep the `limit` nearest level-1 nodes; returns how many, and how many were scored.
+
+    table : scores of the nodes, or of the groups' centres, less ‖q‖²; square : ‖q‖²
+    probes : groups looked into
+    """
+    ranks, numbers = scratch.ranks, scratch.numbers
+    count = first.groups if first.groups > 0 else first.nodes
+    for i in range(count):
+        ranks[i] = rank_of(table[i] + square)
+        numbers[i] = i
+    scored = count
+    if first.groups > 0:
+        kept = _nearest(ranks, numbers, count, probes, scratch.groups)
+        count = _score_groups(first, query, square, scratch, kept)
+        scored += count
+    return _nearest(ranks, numbers, count, limit, nodes), scored

@@ -1,0 +1,79 @@
+"""The first level in two stages: equal to its twin, exhaustive when nothing is cut, good when it is."""
+
+import naive
+import numpy as np
+import pytest
+from trees import DIMENSION, random_codes, random_dictionaries, random_queries, whole_ranges
+
+from aggtree.engine.best_kernels import Best
+from aggtree.engine.first_level import cluster, group_probes, grouped
+from aggtree.engine.first_level_kernels import FirstScratch, nearest_first
+from aggtree.engine.look_up_kernels import multiply_columns
+from aggtree.engine.params import SearchParams, TreeParams
+from aggtree.engine.search import Searcher
+from aggtree.engine.tree import build_tree
+
+
+def best_of(room: int) -> Best:
+    return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
+
+
+@pytest.mark.parametrize(("limit", "probes"), [(1, 1), (5, 3), (40, 7), (300, 7), (9, 2)])
+def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
+    random = np.random.default_rng(limit)
+    words = random.integers(-4, 5, (120, DIMENSION)).astype(np.float32)
+    labels = random.permutation(np.arange(120) % 7)
+    first = grouped(words, np.vecdot(words, words), labels, 7)
+    scratch = FirstScratch(
+        np.empty(121, np.int32), np.empty(121, np.int64), np.empty(200, np.float32), best_of(90)
+    )
+    for query in random_queries(5, limit):
+        scores = random.integers(-40, 400, 7).astype(np.float32)
+        nodes = best_of(2 * limit + 64)
+        full = np.pad(query, (0, -DIMENSION % 8))
+        kept, scored = nearest_first(
+            first, full, scores, np.float32(np.sum(query**2)), limit, probes, scratch, nodes
+        )
+        expected, inside = naive.nearest_first(query, words, labels, scores, limit, probes)
+        assert set(nodes.numbers[:kept].tolist()) == set(expected)
+        assert scored == 7 + inside
+
+
+def test_one_query_times_columns() -> None:
+    random = np.random.default_rng(0)
+    for dimension, columns in ((8, 1), (16, 700), (24, 513)):
+        query, start = (random.integers(-9, 9, size).astype(np.float32) for size in (dimension, columns))
+        rows = random.integers(-9, 9, (dimension, columns)).astype(np.float32)
+        table = np.empty(columns, np.float32)
+        multiply_columns(query, rows, start, table)
+        assert (table == naive.multiply_columns(query, rows, start)).all()
+
+
+def test_a_grouped_level_answers_like_a_whole_one() -> None:
+    words = (700, 6, 6)
+    dictionaries, codes = random_dictionaries(words), random_codes(words, 4000, 700)
+    ids = np.arange(4000, dtype=np.uint32)
+    tree = build_tree(codes, ids, dictionaries, TreeParams(bucket=8, norm_bytes=4), whole_ranges(3))
+    whole, in_groups = Searcher(tree, dictionaries), Searcher(tree, dictionaries, one_stage=100)
+    queries = random_queries(9)
+    a, b = (searcher.search(queries, 50, SearchParams.unlimited()) for searcher in (whole, in_groups))
+    assert np.array_equal(a.ids, b.ids)
+    assert np.array_equal(a.distances, b.distances)
+    counts = in_groups.search_with_counts(queries, 50, SearchParams(limits=(3,)))[1]
+    assert (counts.leaves > 0).all()
+
+
+def test_more_words_are_looked_into_for_more_nodes() -> None:
+    words = np.random.default_rng(1).normal(size=(20_000, 8)).astype(np.float32)
+    centres, labels = cluster(words, 78)
+    first = grouped(words, np.vecdot(words, words), labels, len(centres))
+    probes = [group_probes(first, limit) for limit in (1, 64, 128, 10_000, 20_000)]
+    assert probes == sorted(probes)
+    assert 1 <= probes[0] < len(centres) == probes[-1]
+    assert sorted(first.numbers[first.numbers >= 0].tolist()) == list(range(20_000))
+
+
+def test_equal_words_make_one_group() -> None:
+    centres, labels = cluster(np.ones((500, 8), np.float32), 5)
+    assert len(centres) == 1
+    assert set(labels.tolist()) == {0}
