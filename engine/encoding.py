@@ -100,16 +100,16 @@ class BeamTables:
 
 def make_scratch(tables: Tables, beam: int) -> Scratch:
     """Allocate the work space of one thread."""
-    levels = len(tables.padded)
+    levels, widest = len(tables.padded), int(tables.padded.max())
     return Scratch(
         rows=np.zeros((BLOCK_ROWS, tables.panels.shape[1]), np.float32),
-        own=np.empty((BLOCK_ROWS, len(tables.start)), np.int32),
-        scores=np.empty(beam * int(tables.padded.max()), np.int32),
+        own=np.empty((BLOCK_ROWS, widest), np.int32),
+        scores=np.empty(beam * widest, np.int32),
         minima=np.empty(beam * LANES, np.int32),
-        lowest=np.empty(beam, np.int32),
         keys=np.empty(beam, np.int64),
-        base=np.zeros(beam, np.int32),
-        labels=np.zeros((2, beam, levels), np.int64),
+        base=np.zeros((BLOCK_ROWS, beam), np.int32),
+        labels=np.zeros((BLOCK_ROWS, beam, levels), np.uint8),
+        longer=np.zeros((beam, levels), np.uint8),
         offsets=np.zeros(levels, np.int64),
     )
 
@@ -164,7 +164,7 @@ class Encoder:
             chosen = exponents == exponent
             tables = self._beam_tables.tables(int(exponent))
             found = np.empty((int(chosen.sum()), codes.shape[1]), np.uint8)
-            encode_rows(rows[chosen], tables, make_scratch(tables, self.beam), self.beam, found)
+            encode_rows(rows[chosen], tables, make_scratch(tables, self.beam), found)
             codes[chosen] = found
 
 

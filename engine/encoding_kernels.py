@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
 from aggtree.engine.distances_kernels import Rows, copy_rows, multiply_rows
-from aggtree.engine.vector_instructions import LANES, score_row
+from aggtree.engine.vector_instructions import LANES, count_at_most, lanes_at_most, lowest_bit, score_row
 
 NO_SCORE = 2**31 - 2
 
@@ -38,44 +38,50 @@ class Tables(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Work space of one thread; L is the beam width, P the largest padded size.
+    """Work space of one thread; b rows make a block, L is the beam width, P the largest padded size.
 
-    rows : (b, d) float32. own : (b, S) int32. scores : (L · P,) int32. minima : (L · LANES,) int32.
-    lowest : (L,) int32. keys : (L,) int64. base : (L,) int32. labels : (2, L, M) int64.
-    offsets : (M,) int64.
+    rows : (b, d) float32. own : (b, P) int32, (‖c‖² − 2 x·c) / scale of one dictionary.
+    scores : (L · P,) int32. minima : (L · LANES,) int32. keys : (L,) int64. base : (b, L) int32.
+    labels : (b, L, M) uint8. longer : (L, M) uint8. offsets : (M,) int64.
     """
 
     rows: NDArray[np.float32]
     own: NDArray[np.int32]
     scores: NDArray[np.int32]
     minima: NDArray[np.int32]
-    lowest: NDArray[np.int32]
     keys: NDArray[np.int64]
     base: NDArray[np.int32]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.uint8]
+    longer: NDArray[np.uint8]
     offsets: NDArray[np.int64]
 
 
 @kernel
-def nth_smallest(values: NDArray[np.int32], count: int, n: int, lowest: NDArray[np.int32]) -> int:
-    """The n-th smallest of values[:count], or NO_SCORE when there are fewer; lowest : (n,) scratch."""
-    if count < n:
-        return NO_SCORE
-    filled = 0
-    for i in range(count):
-        value = values[i]
-        if filled < n:
-            place = filled
-            filled += 1
-        elif value < lowest[n - 1]:
-            place = n - 1
+def selection_limit(minima: NDArray[np.int32], live: int, keep: int) -> int:
+    """A limit that at least `keep` of minima[: live · LANES] do not exceed, and few more.
+
+    NO_SCORE // 2, which padding exceeds, when there are not so many. Found by bisection: counting is
+    one vector operation per path.
+    """
+    if live * LANES < keep:
+        return NO_SCORE // 2
+    least, limit = minima[0], minima[0]
+    for i in range(live * LANES):
+        least = min(least, minima[i])
+    # The first paths are the best so far: their lanes alone give a limit that is high enough.
+    for i in range((keep + LANES - 1) // LANES * LANES):
+        limit = max(limit, minima[i])
+    low, high = np.int64(least), min(np.int64(limit), NO_SCORE // 2)
+    while low < high:
+        middle = (low + high) >> 1
+        count = count_at_most(minima, live * LANES, np.int32(middle))
+        if count < keep:
+            low = middle + 1
         else:
-            continue
-        while place > 0 and lowest[place - 1] > value:
-            lowest[place] = lowest[place - 1]
-            place -= 1
-        lowest[place] = value
-    return int(lowest[n - 1])
+            high = middle
+            if count <= keep + keep // 4:
+                break
+    return int(high)
 
 
 @kernel
@@ -85,87 +91,101 @@ def select_paths(
     minima: NDArray[np.int32],
     live: int,
     keep: int,
-    lowest: NDArray[np.int32],
     keys: NDArray[np.int64],
 ) -> int:
     """Put the `keep` best of live · padded scores into keys, best first, and return their number.
 
     A key is score · 2¹⁶ + path · 2⁸ + word, so equal scores have one order whatever the scan.
-    Only lanes whose minimum is among the `keep` smallest minima can hold one of the best.
-    Padding scores more than NO_SCORE / 2 and is never chosen.
+    Only lanes whose minimum is within the limit can hold one of the best. Padding scores more than
+    NO_SCORE / 2 and is never chosen.
     """
-    limit = min(nth_smallest(minima, live * LANES, keep, lowest), NO_SCORE // 2)
+    limit = selection_limit(minima, live, keep)
     worst = (limit + 1) << 16
     found = 0
-    for lane in range(live * LANES):
-        if minima[lane] > limit:
-            continue
-        path = lane // LANES
-        for word in range(lane % LANES, padded, LANES):
-            key = (np.int64(scores[path * padded + word]) << 16) | (path << 8) | word
-            if key >= worst:
-                continue
-            place = found
-            if found < keep:
-                found += 1
-            else:
-                place = keep - 1
-            while place > 0 and keys[place - 1] > key:
-                keys[place] = keys[place - 1]
-                place -= 1
-            keys[place] = key
-            if found == keep:
-                worst = keys[keep - 1]
+    for path in range(live):
+        lanes = lanes_at_most(minima, path * LANES, np.int32(limit))
+        while lanes != 0:
+            lane = lowest_bit(lanes)
+            lanes &= lanes - 1
+            for word in range(lane, padded, LANES):
+                key = (np.int64(scores[path * padded + word]) << 16) | (path << 8) | word
+                if key >= worst:
+                    continue
+                place = found
+                if found < keep:
+                    found += 1
+                else:
+                    place = keep - 1
+                while place > 0 and keys[place - 1] > key:
+                    keys[place] = keys[place - 1]
+                    place -= 1
+                keys[place] = key
+                if found == keep:
+                    worst = keys[keep - 1]
     return found
 
 
 @kernel
-def encode_row(
-    own: NDArray[np.int32], tables: Tables, scratch: Scratch, beam: int, code: NDArray[np.uint8]
-) -> None:
-    """Write the best code (M,) found by a beam over own (S,) = (‖c‖² − 2 x·c) / scale."""
-    levels = len(tables.padded)
-    live = 1
-    scratch.base[0] = 0
-    for level in range(levels):
-        padded = tables.padded[level]
-        terms = own[tables.first[level] :]
-        before, after = scratch.labels[level % 2], scratch.labels[1 - level % 2]
-        for path in range(live):
-            for j in range(level):
-                scratch.offsets[j] = tables.cross_start[level, j] + before[path, j] * padded
-            score_row(
-                tables.cross,
-                scratch.offsets,
-                level,
-                terms,
-                scratch.base[path],
-                padded,
-                scratch.scores,
-                path * padded,
-                scratch.minima,
-                path * LANES,
-            )
-        keep = beam if level < levels - 1 else 1
-        live = select_paths(scratch.scores, padded, scratch.minima, live, keep, scratch.lowest, scratch.keys)
-        for path in range(live):
-            key = scratch.keys[path]
-            scratch.base[path] = np.int32(key >> 16)
-            parent = (key >> 8) & 0xFF
-            for j in range(level):
-                after[path, j] = before[parent, j]
-            after[path, level] = key & 0xFF
-    for level in range(levels):
-        code[level] = scratch.labels[levels % 2, 0, level]
+def _extend_paths(row: int, level: int, live: int, tables: Tables, scratch: Scratch) -> None:
+    """Score every word of dictionary `level` behind every path of a row."""
+    padded = tables.padded[level]
+    for path in range(live):
+        for j in range(level):
+            scratch.offsets[j] = tables.cross_start[level, j] + scratch.labels[row, path, j] * padded
+        score_row(
+            tables.cross,
+            scratch.offsets,
+            level,
+            scratch.own,
+            row * scratch.own.shape[1],
+            scratch.base[row, path],
+            padded,
+            scratch.scores,
+            path * padded,
+            scratch.minima,
+            path * LANES,
+        )
 
 
 @kernel
-def encode_rows(rows: Rows, tables: Tables, scratch: Scratch, beam: int, codes: NDArray[np.uint8]) -> None:
-    """Encode rows (n, d) into codes (n, M), a block that fits the cache at a time."""
-    first = 0
-    while first < rows.shape[0]:
+def _follow_paths(row: int, level: int, live: int, scratch: Scratch) -> None:
+    """Turn the chosen keys into the row's paths: base and labels up to `level`."""
+    for path in range(live):
+        key = scratch.keys[path]
+        scratch.base[row, path] = np.int32(key >> 16)
+        parent = (key >> 8) & 0xFF
+        for j in range(level):
+            scratch.longer[path, j] = scratch.labels[row, parent, j]
+        scratch.longer[path, level] = key & 0xFF
+    for path in range(live):
+        for j in range(level + 1):
+            scratch.labels[row, path, j] = scratch.longer[path, j]
+
+
+@kernel
+def encode_rows(rows: Rows, tables: Tables, scratch: Scratch, codes: NDArray[np.uint8]) -> None:
+    """Encode rows (n, d) into codes (n, M), a block at a time and level by level.
+
+    All rows of a block pass a level before the next begins, so that its words and tables, and the
+    block's products with them, stay in the cache.
+    """
+    levels = len(tables.padded)
+    for first in range(0, rows.shape[0], scratch.rows.shape[0]):
         count = copy_rows(rows, first, scratch.rows)
-        multiply_rows(scratch.rows, tables.panels, tables.start, scratch.own)
-        for r in range(count):
-            encode_row(scratch.own[r], tables, scratch, beam, codes[first + r])
-        first += count
+        live = 1
+        scratch.base[:, 0] = 0
+        for level in range(levels):
+            padded = tables.padded[level]
+            start = tables.first[level]
+            panels = tables.panels[start // LANES : (start + padded) // LANES]
+            multiply_rows(scratch.rows, panels, tables.start[start : start + padded], scratch.own)
+            keep = len(scratch.keys) if level < levels - 1 else 1
+            found = live
+            for row in range(count):
+                _extend_paths(row, level, live, tables, scratch)
+                found = select_paths(scratch.scores, padded, scratch.minima, live, keep, scratch.keys)
+                _follow_paths(row, level, found, scratch)
+            live = found
+        for row in range(count):
+            for level in range(levels):
+                codes[first + row, level] = scratch.labels[row, 0, level]

@@ -117,6 +117,7 @@ def _score_row(
     offsets: Any,
     count: Any,
     own: Any,
+    first: Any,
     base: Any,
     words: Any,
     scores: Any,
@@ -124,7 +125,7 @@ def _score_row(
     minima: Any,
     lane: Any,
 ) -> tuple[Any, Generator]:
-    """scores[place + k] = base + own[k] + Σ_{j < count} table[offsets[j] + k] for k < words.
+    """scores[place + k] = base + own[first + k] + Σ_{j < count} table[offsets[j] + k] for k < words.
 
     minima[lane + i] becomes the least score of the words k ≡ i (mod LANES). table int16, whose
     sums must fit 16 bits; own, scores, minima and base int32; words a multiple of CHUNK.
@@ -132,10 +133,11 @@ def _score_row(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         table_data, offset_data, own_data, score_data, minimum_data = (
-            _data(context, builder, signature, args, number) for number in (0, 1, 3, 6, 8)
+            _data(context, builder, signature, args, number) for number in (0, 1, 3, 7, 9)
         )
-        count, words, place, lane = args[2], args[5], args[7], args[9]
-        bases = _splat(builder, args[4], _INTS)
+        count, words, place, lane = args[2], args[6], args[8], args[10]
+        bases = _splat(builder, args[5], _INTS)
+        own_data = builder.gep(own_data, [args[4]])
         none = ir.Constant(_SHORTS, [0] * LANES)
         parts = range(CHUNK // LANES)
         before = builder.block
@@ -189,7 +191,17 @@ def _score_row(
         return context.get_dummy_value()
 
     signature = types.void(
-        table, offsets, types.int64, own, types.int32, types.int64, scores, types.int64, minima, types.int64
+        table,
+        offsets,
+        types.int64,
+        own,
+        types.int64,
+        types.int32,
+        types.int64,
+        scores,
+        types.int64,
+        minima,
+        types.int64,
     )
     return signature, generate
 
@@ -222,6 +234,60 @@ def _row_minima(_: Any, values: Any, row: Any, words: Any, minima: Any) -> tuple
     return types.void(values, types.int64, types.int64, minima), generate
 
 
+def _count_at_most(_: Any, values: Any, count: Any, limit: Any) -> tuple[Any, Generator]:
+    """How many of values[:count] are at most `limit`; int32, count a positive multiple of LANES."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = _data(context, builder, signature, args, 0)
+        limits = _splat(builder, args[2], _INTS)
+        before = builder.block
+        loop, after = builder.append_basic_block("count"), builder.append_basic_block("count.end")
+        builder.branch(loop)
+
+        builder.position_at_end(loop)
+        i, total = builder.phi(_INT64), builder.phi(_INTS)
+        found = builder.icmp_signed("<=", _load(builder, builder.gep(data, [i]), _INTS), limits)
+        more = builder.sub(total, builder.sext(found, _INTS))
+        following = builder.add(i, _INT64(LANES))
+        i.add_incoming(_INT64(0), before)
+        i.add_incoming(following, loop)
+        total.add_incoming(ir.Constant(_INTS, [0] * LANES), before)
+        total.add_incoming(more, loop)
+        builder.cbranch(builder.icmp_signed("<", following, args[1]), loop, after)
+
+        builder.position_at_end(after)
+        add = _declare(
+            builder.module, ir.FunctionType(_INT32, [_INTS]), f"llvm.vector.reduce.add.v{LANES}i32"
+        )
+        return builder.sext(builder.call(add, [more]), _INT64)
+
+    return types.int64(values, types.int64, types.int32), generate
+
+
+def _lanes_at_most(_: Any, values: Any, place: Any, limit: Any) -> tuple[Any, Generator]:
+    """Bit i tells whether values[place + i] is at most `limit`, for i < LANES; int32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = _data(context, builder, signature, args, 0)
+        values = _load(builder, builder.gep(data, [args[1]]), _INTS)
+        found = builder.icmp_signed("<=", values, _splat(builder, args[2], _INTS))
+        return builder.zext(builder.bitcast(found, ir.IntType(LANES)), _INT64)
+
+    return types.int64(values, types.int64, types.int32), generate
+
+
+def _lowest_bit(_: Any, mask: Any) -> tuple[Any, Generator]:
+    """Number of the lowest set bit of a mask that is not zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), generate
+
+
 multiply_tile: Any = intrinsic(_multiply_tile)
 score_row: Any = intrinsic(_score_row)
 row_minima: Any = intrinsic(_row_minima)
+count_at_most: Any = intrinsic(_count_at_most)
+lanes_at_most: Any = intrinsic(_lanes_at_most)
+lowest_bit: Any = intrinsic(_lowest_bit)

@@ -82,13 +82,14 @@ def test_products_do_not_depend_on_the_block():
     np.testing.assert_array_equal(whole, np.concatenate([products(x[i : i + 1], c) for i in range(50)]))
 
 
-@given(st.lists(st.integers(-50, 50), max_size=70), st.integers(1, 64))
+@given(st.integers(1, 12), st.integers(1, 64), st.integers(1, 10**6), st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
-def test_nth_smallest(values, n):
-    none = encoding_kernels.NO_SCORE
-    array = np.array(values, np.int32)
-    found = encoding_kernels.nth_smallest(array, len(array), n, np.empty(n, np.int32))
-    assert found == naive.nth_smallest(values, n, none)
+def test_selection_limit(live, keep, spread, seed):
+    minima = np.random.default_rng(seed).integers(-spread, spread, live * LANES).astype(np.int32)
+    limit = encoding_kernels.selection_limit(minima, live, keep)
+    exact = naive.selection_limit(minima, keep, encoding_kernels.NO_SCORE // 2)
+    assert limit >= exact
+    assert exact == encoding_kernels.NO_SCORE // 2 or (minima < limit).sum() <= keep + keep // 4
 
 
 @given(st.integers(1, 12), st.sampled_from([64, 128, 256]), st.integers(1, 64), st.integers(0, 10**6))
@@ -97,25 +98,22 @@ def test_select_paths(live, padded, keep, seed):
     scores = np.random.default_rng(seed).integers(-100, 100, (live, padded)).astype(np.int32)
     minima = scores.reshape(live, -1, LANES).min(axis=1).ravel()
     keys = np.empty(keep, np.int64)
-    found = encoding_kernels.select_paths(
-        scores.ravel(), padded, minima, live, keep, np.empty(keep, np.int32), keys
-    )
+    found = encoding_kernels.select_paths(scores.ravel(), padded, minima, live, keep, keys)
     expected = [(score << 16) + (path << 8) + word for score, path, word in naive.select_paths(scores, keep)]
     assert list(keys[:found]) == expected
 
 
 @pytest.mark.parametrize("sizes", [(5,), (3, 7, 2), (100, 64, 65), (256,) * 3])
 @pytest.mark.parametrize("beam", [1, 3, 10])
-def test_encode_row(sizes, beam):
-    dictionaries = random_dictionaries(sizes, 9)
+def test_encode_rows_is_the_integer_beam(sizes, beam):
+    dictionaries, x = random_dictionaries(sizes, 9), random_rows(7, 9)
     tables = BeamTables(dictionaries.words, dictionaries.layout).tables(0)
     scratch = make_scratch(tables, beam)
-    own = np.random.default_rng(3).integers(-9000, 9000, len(tables.start)).astype(np.int32)
-    for m, size in enumerate(sizes):
-        own[tables.first[m] + size : tables.first[m] + tables.padded[m]] = encoding_kernels.NO_SCORE // 2
-    code = np.empty(len(sizes), np.uint8)
-    encoding_kernels.encode_row(own, tables, scratch, beam, code)
-    terms = [own[first : first + size] for first, size in zip(tables.first, sizes, strict=True)]
+    codes = np.empty((7, len(sizes)), np.uint8)
+    encoding_kernels.encode_rows(x, tables, scratch, codes)
+    own = np.empty((TILE_ROWS * 2, len(tables.start)), np.int32)
+    rows = np.concatenate((x, np.zeros((5, 9), np.float32)))
+    distances_kernels.multiply_rows(rows, tables.panels, tables.start, own)
     cross = [
         [
             tables.cross[tables.cross_start[m, j] :][: sizes[j] * tables.padded[m]].reshape(sizes[j], -1)
@@ -123,7 +121,9 @@ def test_encode_row(sizes, beam):
         ]
         for m in range(len(sizes))
     ]
-    assert tuple(code) == naive.encode_row(terms, cross, beam)
+    for terms, code in zip(own, codes, strict=False):
+        parts = [terms[first : first + size] for first, size in zip(tables.first, sizes, strict=True)]
+        assert tuple(code) == naive.encode_row(parts, cross, beam)
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 100, 128, 960])

@@ -1,0 +1,157 @@
+"""Tables and plots of the quantizer benchmark, from its JSON lines alone."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+Rows = list[tuple[str, ...]]
+
+
+def latest(records: list[Record], *keys: str) -> dict[tuple[Any, ...], Record]:
+    """The newest record of each combination of parameters."""
+    return {tuple(line["parameters"].get(key) for key in keys): line for line in records}
+
+
+def markdown(header: tuple[str, ...], rows: Rows) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def training_rows(records: list[Record]) -> Rows:
+    rows: Rows = []
+    found = latest(records, "prefix", "bytes", "method")
+    for (prefix, width, method), line in sorted(found.items()):
+        results = line["results"]
+        ours = found.get((prefix, width, "da"))
+        ratio = f"{ours['results']['E'] / results['E']:.3f}" if ours else ""
+        numbers = (f"{results['E']:.0f}", ratio, f"{results['seconds']:.1f}", reached(ours, results))
+        rows.append((prefix, str(width), method, *numbers, f"{results['rows_per_second']:.0f}"))
+    return rows
+
+
+def reached(ours: Record | None, rival: dict[str, Any]) -> str:
+    """Our training time until the rival's E, as a fraction of the rival's training time."""
+    if ours is None or rival is ours["results"]:
+        return ""
+    for seconds, error, _ in ours["results"]["curve"]:
+        if error <= rival["sample_E"]:
+            return f"{seconds / rival['seconds']:.3f}"
+    return "not reached"
+
+
+def encoding_rows(records: list[Record]) -> Rows:
+    rows: Rows = []
+    for (prefix, width), line in latest(records, "prefix", "bytes").items():
+        results = line["results"]
+        ours, theirs = max(results["rows_per_second"]), max(results["faiss_rows_per_second"])
+        errors = (f"{results['E']:.1f}", f"{results['faiss_E']:.1f}")
+        rows.append((prefix, str(width), f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}", *errors))
+    return rows
+
+
+def online_rows(records: list[Record]) -> Rows:
+    rows: Rows = []
+    for (prefix, width), line in latest(records, "prefix", "bytes").items():
+        errors = line["results"]["E"]
+        rise = max(
+            (after / before - 1 for before, after in zip(errors, errors[1:], strict=False)), default=0.0
+        )
+        for batch in (1, 3, 10, 20, 30, 47, len(errors)):
+            if batch <= len(errors):
+                ratio = f"{errors[batch - 1] / errors[0]:.3f}"
+                rows.append(
+                    (prefix, str(width), str(batch), f"{errors[batch - 1]:.0f}", ratio, f"{rise:.2%}")
+                )
+    return list(dict.fromkeys(rows))
+
+
+def wide_rows(records: list[Record]) -> Rows:
+    rows: Rows = []
+    for (prefix, words), line in latest(records, "prefix", "words").items():
+        first, whole, seconds = (line["results"][key] for key in ("first_E", "E", "seconds"))
+        losses = [f"{part['two_stage'] / part['exact'] - 1:.3%}" for part in (first, whole)]
+        rows.append((prefix, str(words), *losses, f"{seconds['exact'] / seconds['two_stage']:.1f}"))
+    return rows
+
+
+TABLES = {
+    "training": (
+        training_rows,
+        (
+            "set",
+            "bytes",
+            "method",
+            "E",
+            "ours / E",
+            "training s",
+            "our time to its E / its time",
+            "encoded/s",
+        ),
+    ),
+    "encoding": (
+        encoding_rows,
+        ("set", "bytes", "ours/s", "Faiss RQ LUT/s", "ratio", "E", "Faiss E"),
+    ),
+    "online": (online_rows, ("set", "bytes", "batch", "held-out E", "against the first", "largest rise")),
+    "wide": (wide_rows, ("set", "words", "loss of E, first word", "loss of E, whole code", "speed-up")),
+}
+
+
+def write(records: list[Record], folder: Path) -> None:
+    """Write quantizer.md and the plots into `folder`."""
+    by_table = {name: [r for r in records if r["parameters"]["table"] == name] for name in TABLES}
+    parts = []
+    for name, (make_rows, header) in TABLES.items():
+        if by_table[name]:
+            parts.append(f"## {name}\n\n{markdown(header, make_rows(by_table[name]))}")
+    (folder / "quantizer.md").write_text("\n".join(parts), encoding="utf-8")
+    plot_training(by_table["training"], folder)
+    plot_beams(by_table["encoding"], folder)
+    plot_online(by_table["online"], folder)
+
+
+def new_plot(title: str, horizontal: str) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    axes.set(title=title, xlabel=horizontal, ylabel="E")
+    return figure, axes
+
+
+def plot_training(records: list[Record], folder: Path) -> None:
+    sets = sorted({(r["parameters"]["prefix"], r["parameters"]["bytes"]) for r in records})
+    found = latest(records, "prefix", "bytes", "method")
+    for prefix, width in sets:
+        figure, axes = new_plot(f"{prefix}, {width} bytes", "training, processor seconds")
+        for (set_name, set_width, method), line in found.items():
+            if (set_name, set_width) != (prefix, width):
+                continue
+            results = line["results"]
+            if "curve" in results:
+                axes.plot(*zip(*[(s, e) for s, e, _ in results["curve"]], strict=True), label="DA")
+            else:
+                axes.plot([results["seconds"]], [results["sample_E"]], "o", label=method.upper())
+        axes.set_xscale("log")
+        axes.legend()
+        figure.savefig(folder / f"quantizer_training_{prefix}_{width}.svg")
+
+
+def plot_beams(records: list[Record], folder: Path) -> None:
+    for (prefix, width), line in latest(records, "prefix", "bytes").items():
+        figure, axes = new_plot(f"Multi-path encoding, {prefix}, {width} bytes", "beam width L")
+        beams = line["results"]["beams"]
+        axes.plot([int(beam) for beam in beams], [error for error, _ in beams.values()], "o-")
+        axes.set_xscale("log", base=2)
+        figure.savefig(folder / f"quantizer_beam_{prefix}_{width}.svg")
+
+
+def plot_online(records: list[Record], folder: Path) -> None:
+    for (prefix, width), line in latest(records, "prefix", "bytes").items():
+        errors = line["results"]["E"]
+        figure, axes = new_plot(f"Online learning, {prefix}, {width} bytes", "batches of 100,000")
+        axes.plot(range(1, len(errors) + 1), errors)
+        figure.savefig(folder / f"quantizer_online_{prefix}_{width}.svg")
