@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, cut_best, rank_bound, rank_of
 from aggtree.engine.compiled import kernel
+from aggtree.engine.leaf_kernels import passing
 from aggtree.engine.look_up_kernels import multiply_columns
 
 
@@ -35,25 +36,28 @@ class FirstLevel(NamedTuple):
 class FirstScratch(NamedTuple):
     """Memory of one thread for the first level.
 
-    ranks : (columns,) int32, numbers : (columns,) int64, of the nodes scored
+    ranks : (c,) int32, numbers : (c,) int64, of the nodes scored, c a multiple of 16
+    places : (c,) int64, of the nearest
     scores : (columns of the widest group,) float32
     groups : the nearest groups
     """
 
     ranks: NDArray[np.int32]
     numbers: NDArray[np.int64]
+    places: NDArray[np.int64]
     scores: NDArray[np.float32]
     groups: Best
 
 
 @kernel
-def _nearest(ranks: NDArray[np.int32], numbers: NDArray[np.int64], count: int, limit: int, best: Best) -> Any:
+def _nearest(scratch: FirstScratch, count: int, limit: int, best: Best) -> Any:
     """Fill `best` with the `limit` best of the first `count` ranks and numbers; return how many there are."""
+    ranks, numbers, places = scratch.ranks, scratch.numbers, scratch.places
     bound = rank_bound(ranks, count, limit, limit)[0] if limit < count else NO_BOUND
     kept, last = 0, bound
-    for i in range(count):
-        if ranks[i] <= bound:
-            kept, last = add_best(best, kept, last, ranks[i], np.uint64(numbers[i]), limit)
+    for j in range(passing(ranks, count, bound, places)):
+        place = places[j]
+        kept, last = add_best(best, kept, last, ranks[place], np.uint64(numbers[place]), limit)
     return cut_best(best, kept, limit, 0)[0]
 
 
@@ -100,7 +104,7 @@ def nearest_first(
         numbers[i] = i
     scored = count
     if first.groups > 0:
-        kept = _nearest(ranks, numbers, count, probes, scratch.groups)
+        kept = _nearest(scratch, count, probes, scratch.groups)
         count = _score_groups(first, query, square, scratch, kept)
         scored += count
-    return _nearest(ranks, numbers, count, limit, nodes), scored
+    return _nearest(scratch, count, limit, nodes), scored

@@ -1,4 +1,4 @@
-"""Machine operations numba has no name for: an unaligned 8-byte load, and prefetching."""
+"""Machine operations numba has no name for: unaligned loads, prefetching, comparing 16 numbers at once."""
 
 from typing import Any
 
@@ -39,8 +39,40 @@ def _prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
     return types.void(array, types.intp), generate
 
 
+def _within_16(typing_context: Any, array: Any, index: Any, bound: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        vector = ir.VectorType(data.type.pointee, 16)
+        values = builder.load(
+            builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer()), align=4
+        )
+        single = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[2], _FLAG(0))
+        zeros = ir.Constant(ir.VectorType(_FLAG, 16), [0] * 16)
+        bounds = builder.shuffle_vector(single, single, zeros)
+        if isinstance(array.dtype, types.Float):
+            within = builder.fcmp_ordered("<=", values, bounds)
+        else:
+            within = builder.icmp_signed("<=", values, bounds)
+        return builder.zext(builder.bitcast(within, ir.IntType(16)), ir.IntType(64))
+
+    return types.int64(array, types.intp, array.dtype), generate
+
+
+def _lowest_bit(typing_context: Any, mask: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), generate
+
+
 load_8_bytes: Any = intrinsic(_load_8_bytes)
 """load_8_bytes(array, offset): 8 bytes from offset on as a little-endian number; the caller keeps inside."""
 
 prefetch: Any = intrinsic(_prefetch)
 """prefetch(array, offset): start to bring a byte of an array into the cache; any offset is harmless."""
+
+within_16: Any = intrinsic(_within_16)
+"""within_16(array, index, bound): bit j says whether array[index + j] <= bound; float32 or int32."""
+
+lowest_bit: Any = intrinsic(_lowest_bit)
+"""lowest_bit(mask): number of the lowest bit that is set."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
-from aggtree.engine.intrinsics import load_8_bytes
+from aggtree.engine.intrinsics import load_8_bytes, lowest_bit, within_16
 
 LABELS = 256
 
@@ -114,10 +114,18 @@ def leaf_values(
 
 
 @kernel
-def passing(values: NDArray[np.float32], count: int, bound: float, places: NDArray[np.int64]) -> Any:
-    """List the places among the first `count` values that do not exceed the bound; return how many."""
+def passing(values: NDArray[np.generic], count: int, bound: Any, places: NDArray[np.int64]) -> Any:
+    """List the places among the first `count` values that do not exceed the bound; return how many.
+
+    values : (v,) float32 or int32, v >= count rounded up to 16
+    """
     found = 0
-    for i in range(count):
-        places[found] = i
-        found += values[i] <= bound
+    for start in range(0, count, 16):
+        mask = within_16(values, start, bound)
+        if count - start < 16:
+            mask &= (1 << (count - start)) - 1
+        while mask != 0:
+            places[found] = start + lowest_bit(mask)
+            found += 1
+            mask &= mask - 1
     return found

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.first_level import ONE_STAGE, group_probes, prepare
+from aggtree.engine.first_level import ONE_STAGE, group_probes, padded, prepare
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
@@ -163,10 +163,11 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
 def _first_scratch(first: FirstLevel, probes: int) -> FirstScratch:
     widest = int(np.diff(first.group_start).max(initial=0))
     # One entry more: the columns of no node are written, and overwritten by what follows.
-    entries = max(first.nodes, first.groups) + 1
+    entries = padded(max(first.nodes, first.groups) + 1, 16)
     return FirstScratch(
         ranks=np.empty(entries, np.int32),
         numbers=np.empty(entries, np.int64),
+        places=np.empty(entries, np.int64),
         scores=np.empty(widest, np.float32),
         groups=_empty_list(2 * probes + 64),
     )

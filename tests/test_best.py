@@ -90,11 +90,18 @@ def test_leaf_values_equal_their_twin(norm_bytes: int, suffix: int) -> None:
             random.integers(0, 99, rows).astype(np.float32)[:, None].view(np.uint8)
         )
     columns = random.integers(-50, 50, 256 * max(suffix, 1)).astype(np.float32)
-    out = np.full(rows, -1, np.float32)
+    out = np.full(32, -1, np.float32)
     for place, count in ((0, rows), (3 * size, rows - 3), (0, 4)):
         leaf_values(records, place, count, size, norm_bytes, np.float32(7), np.float32(2), columns, out)
         expected = naive.leaf_values(records, place, count, size, norm_bytes, 7, 2, columns)
         assert out[:count].tolist() == expected
-    places = np.empty(rows, np.int64)
-    found = passing(out, rows, np.float32(20), places)
-    assert places[:found].tolist() == naive.passing(out, 20)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_passing_equals_its_twin(kind: type) -> None:
+    values = np.random.default_rng(3).integers(0, 9, 256).astype(kind)
+    places = np.empty(256, np.int64)
+    for count in (0, 1, 15, 16, 17, 100, 256):
+        for bound in (-1, 0, 4, 9):
+            found = passing(values, count, kind(bound), places)
+            assert places[:found].tolist() == naive.passing(values[:count], bound)

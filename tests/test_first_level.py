@@ -25,7 +25,11 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     labels = random.permutation(np.arange(120) % 7)
     first = grouped(words, np.vecdot(words, words), labels, 7)
     scratch = FirstScratch(
-        np.empty(121, np.int32), np.empty(121, np.int64), np.empty(200, np.float32), best_of(90)
+        np.empty(128, np.int32),
+        np.empty(128, np.int64),
+        np.empty(128, np.int64),
+        np.empty(200, np.float32),
+        best_of(90),
     )
     for query in random_queries(5, limit):
         scores = random.integers(-40, 400, 7).astype(np.float32)
