@@ -4,19 +4,22 @@ A process's constants are what it takes after importing its libraries and runnin
 `bench` measures projected against peak. Arrays are counted where they are allocated.
 """
 
+import math
 from dataclasses import dataclass
 
 from aggtree.engine.code_order import sort_bytes
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import TreeParams
-from aggtree.engine.tree import build_bytes
 from aggtree.jobs.memory import MIB
 
-DRIVER_BYTES = 210 * MIB  # this process, Dask arrays and kernels loaded
+DRIVER_BYTES = 220 * MIB  # this process with all libraries; 85 MiB of it only while kernels are compiled
 CLUSTER_BYTES = 30 * MIB  # a scheduler inside this process, and its helper process
 WORKER_BYTES = 170 * MIB  # one spawned worker, kernels loaded
 BLOCK_BYTES = 8 * MIB  # rows that encoding reads at once, in their own dtype
 SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted size
+ENCODER_ROWS = 8192  # rows the encoder converts at a time
+MARK_BYTES = 3  # per row, what building notes of it
+NODE_BYTES = 14  # label, norm and two starts of a node of a part
 STITCH_BYTES = 48 * MIB  # buffers of stitching and checksums
 
 
@@ -77,27 +80,20 @@ def dictionary_bytes(work: Workload) -> int:
 
 
 def train_bytes(work: Workload, threads: int, ahead: int) -> int:
-    """One batch in memory and `ahead` more being read, statistics, and the solver's copies."""
-    batch = work.batch_rows * work.row_bytes
-    codes = 8 * work.batch_rows * work.layout.levels
-    floats = 2 * 4 * work.batch_rows * work.dimension
-    normal = 8 * work.narrow_words**2
-    right = 8 * sum(work.words) * work.dimension
-    return (
-        (1 + ahead) * batch
-        + work.source_rows * work.row_bytes
-        + codes
-        + floats
-        + 4 * normal
-        + 6 * right
-        + dictionary_bytes(work)
-        + threads * encode_block_bytes(work)
-    )
+    """One batch in memory and `ahead` more being read, its residue, and the normal equations.
+
+    The first batch needs most: its residue is rotated into a second array while dictionaries start.
+    """
+    batch = (1 + ahead) * work.batch_rows * work.row_bytes + work.source_rows * work.row_bytes
+    residues = 2 * 4 * work.batch_rows * work.dimension
+    normal = 12 * work.narrow_words**2
+    right = 3 * 8 * sum(work.words) * work.dimension
+    return batch + residues + normal + right + dictionary_bytes(work) + threads * encode_block_bytes(work)
 
 
 def encode_block_bytes(work: Workload) -> int:
-    """What the encoder allocates for the block it works on."""
-    return 32 * MIB + 8 * 4 * work.dimension * 256
+    """What the encoder allocates for the rows it works on: three arrays of floats, and scratch."""
+    return 3 * 4 * ENCODER_ROWS * work.dimension + 8 * MIB
 
 
 def encode_bytes(work: Workload) -> int:
@@ -117,11 +113,22 @@ def sample_bytes(work: Workload) -> int:
     return 4 * SAMPLES_PER_PART * (2 * work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
 
 
+def nodes_per_row(work: Workload) -> float:
+    """Most nodes a tree can have per row.
+
+    A node that is not split has more than `stray` rows, and no row is in two of them. A split node has more
+    than `bucket` rows, and a row is in at most one at each level.
+    """
+    levels, tree = work.layout.levels, work.tree
+    return min(levels / (tree.stray + 1), 1 / (tree.stray + 1) + levels / (tree.bucket + 1))
+
+
 def tree_row_bytes(work: Workload) -> int:
     """Per row of a partition: its rows as read and sorted, or sorted and built, whichever is more."""
     sorting = work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes)
-    building = 2 * work.run_row_bytes + build_bytes(work.layout, work.tree, work.id_bytes)
-    return max(sorting, building)
+    leaf = work.layout.width + work.tree.norm_bytes + work.id_bytes
+    building = work.run_row_bytes + MARK_BYTES + NODE_BYTES * nodes_per_row(work) + leaf
+    return math.ceil(max(sorting, building))
 
 
 def tree_task_bytes(work: Workload) -> int:
