@@ -22,7 +22,7 @@ class Best(NamedTuple):
     """A list of the best so far, in no order.
 
     ranks : (c,) int32
-    numbers : (c,) uint64, of nodes or ids of leaves; the lower of equal ranks is the better
+    numbers : (c,) uint64, of nodes or leaves
     """
 
     ranks: NDArray[np.int32]
@@ -72,20 +72,29 @@ def rank_bound(ranks: NDArray[np.int32], count: int, keep: int, spare: int) -> t
 
 
 @kernel
-def _keep_low_numbers(best: Best, count: int, bound: Any) -> None:
-    """Of `count` entries within a bound, move those below it first, then those at it by number."""
+def _keep_low_numbers(best: Best, count: int, bound: Any, names: NDArray[np.unsignedinteger]) -> None:
+    """Of `count` entries within a bound, move those below it first, then those at it in order."""
     less = 0
     for i in range(count):
         if best.ranks[i] < bound:
             best.ranks[i], best.ranks[less] = best.ranks[less], best.ranks[i]
             best.numbers[i], best.numbers[less] = best.numbers[less], best.numbers[i]
             less += 1
-    best.numbers[less:count] = np.sort(best.numbers[less:count])
+    numbers = best.numbers[less:count].copy()
+    order = np.argsort(numbers) if len(names) == 0 else np.argsort(names[numbers.astype(np.int64)])
+    for i in range(len(order)):
+        best.numbers[less + i] = numbers[order[i]]
 
 
 @kernel
-def cut_best(best: Best, count: int, keep: int, spare: int) -> tuple[Any, Any]:
-    """Cut a list to its `keep` best, by (rank, number), and at most `spare` more; return count and bound."""
+def cut_best(
+    best: Best, count: int, keep: int, spare: int, names: NDArray[np.unsignedinteger]
+) -> tuple[Any, Any]:
+    """Cut a list to its `keep` best and at most `spare` more; return how many are left, and their bound.
+
+    Equal ranks are ordered by names[number], or by number if there are no names. Names are only read then:
+    the ids of leaves are far apart in memory, and almost all leaves are cut without a look at theirs.
+    """
     if count <= keep:
         return count, NO_BOUND
     bound, within = rank_bound(best.ranks, count, keep, spare)
@@ -96,19 +105,27 @@ def cut_best(best: Best, count: int, keep: int, spare: int) -> tuple[Any, Any]:
         ranks[found], numbers[found] = rank, numbers[i]
         found += rank <= bound
     if within > keep + spare:
-        _keep_low_numbers(best, within, bound)
+        _keep_low_numbers(best, within, bound, names)
         within = keep
     return within, bound
 
 
 @kernel
-def add_best(best: Best, count: int, bound: Any, rank: Any, number: Any, keep: int) -> tuple[Any, Any]:
+def add_best(
+    best: Best,
+    count: int,
+    bound: Any,
+    rank: Any,
+    number: Any,
+    keep: int,
+    names: NDArray[np.unsignedinteger],
+) -> tuple[Any, Any]:
     """Add an entry within the bound; a list that is full is cut, which lowers the bound."""
     if rank <= bound:
         best.ranks[count], best.numbers[count] = rank, number
         count += 1
         if count == len(best.ranks):
-            count, bound = cut_best(best, count, keep, keep // 4)
+            count, bound = cut_best(best, count, keep, keep // 4, names)
     return count, bound
 
 

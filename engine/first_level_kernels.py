@@ -40,6 +40,7 @@ class FirstScratch(NamedTuple):
     places : (c,) int64, of the nearest
     scores : (columns of the widest group,) float32
     groups : the nearest groups
+    no_names : (0,) uint64, see `cut_best`
     """
 
     ranks: NDArray[np.int32]
@@ -47,6 +48,7 @@ class FirstScratch(NamedTuple):
     places: NDArray[np.int64]
     scores: NDArray[np.float32]
     groups: Best
+    no_names: NDArray[np.uint64]
 
 
 @kernel
@@ -57,8 +59,10 @@ def _nearest(scratch: FirstScratch, count: int, limit: int, best: Best) -> Any:
     kept, last = 0, bound
     for j in range(passing(ranks, count, bound, places)):
         place = places[j]
-        kept, last = add_best(best, kept, last, ranks[place], np.uint64(numbers[place]), limit)
-    return cut_best(best, kept, limit, 0)[0]
+        kept, last = add_best(
+            best, kept, last, ranks[place], np.uint64(numbers[place]), limit, scratch.no_names
+        )
+    return cut_best(best, kept, limit, 0, scratch.no_names)[0]
 
 
 @kernel

@@ -170,6 +170,7 @@ def _first_scratch(first: FirstLevel, probes: int) -> FirstScratch:
         places=np.empty(entries, np.int64),
         scores=np.empty(widest, np.float32),
         groups=_empty_list(2 * probes + 64),
+        no_names=np.empty(0, np.uint64),
     )
 
 

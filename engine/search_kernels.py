@@ -137,8 +137,8 @@ def _scan_nodes(
                 tree.records, first + leaf * size, rows, size, norm_bytes, base, step, columns, values
             )
             for j in range(passing(values, rows, distance_of(bound), places)):
-                rank, number = rank_of(values[places[j]]), np.uint64(tree.ids[leaf + places[j]])
-                count, bound = add_best(scratch.answers, count, bound, rank, number, plan.k)
+                rank, number = rank_of(values[places[j]]), np.uint64(leaf + places[j])
+                count, bound = add_best(scratch.answers, count, bound, rank, number, plan.k, tree.ids)
     return count, bound, scored
 
 
@@ -168,8 +168,9 @@ def _expand_nodes(
                 values[j] = rest + tree.norms[child + j] + columns[tree.labels[child + j]]
             for j in range(passing(values, rows, distance_of(bound), places)):
                 number = np.uint64(child + places[j] - first)
-                count, bound = add_best(children, count, bound, rank_of(values[places[j]]), number, limit)
-    return cut_best(children, count, limit, 0)[0], scored
+                rank = rank_of(values[places[j]])
+                count, bound = add_best(children, count, bound, rank, number, limit, scratch.first.no_names)
+    return cut_best(children, count, limit, 0, scratch.first.no_names)[0], scored
 
 
 @kernel
@@ -204,7 +205,9 @@ def _search_one(
             break
         nodes.ranks[:kept] = children.ranks[:kept]
         nodes.numbers[:kept] = children.numbers[:kept]
-    count = cut_best(scratch.answers, count, plan.k, 0)[0]
+    count = cut_best(scratch.answers, count, plan.k, 0, tree.ids)[0]
+    for i in range(count):
+        scratch.answers.numbers[i] = tree.ids[np.int64(scratch.answers.numbers[i])]
     sort_best(scratch.answers, count, scratch.bins, scratch.spare)
     return count
 

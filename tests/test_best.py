@@ -18,6 +18,8 @@ from aggtree.engine.best_kernels import (
 )
 from aggtree.engine.leaf_kernels import leaf_values, passing
 
+NO_NAMES = np.empty(0, np.uint64)
+
 
 def random_list(count: int, spread: int, seed: int) -> Best:
     random = np.random.default_rng(seed)
@@ -44,11 +46,23 @@ def test_a_cut_keeps_the_best(case: tuple[int, int, int], keep: int, spare: int)
         bound, within = rank_bound(best.ranks, count, keep, spare)
         assert within == sum(rank <= bound for rank, _ in before) >= keep
         assert within <= keep + spare or bound == naive.rank_bound(best.ranks.tolist(), keep)
-    kept, bound = cut_best(best, count, keep, spare)
+    kept, bound = cut_best(best, count, keep, spare, NO_NAMES)
     after = sorted(entries(best, kept))
     assert min(keep, count) <= kept <= keep + spare
     assert after == naive.cut_best(*zip(*before, strict=True), kept)
     assert all(rank <= bound for rank, _ in after)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lists, st.integers(1, 300))
+def test_equal_ranks_are_cut_by_name(case: tuple[int, int, int], keep: int) -> None:
+    best = random_list(*case)
+    best.numbers[:] -= np.uint64(2**40)
+    names = np.random.default_rng(keep).permutation(case[0]).astype(np.uint32)
+    before = [(rank, int(names[number])) for rank, number in entries(best, case[0])]
+    kept, _ = cut_best(best, case[0], keep, 0, names)
+    after = [(rank, int(names[number])) for rank, number in entries(best, kept)]
+    assert sorted(after) == naive.cut_best(*zip(*before, strict=True), keep)
 
 
 @settings(max_examples=60, deadline=None)
@@ -58,8 +72,8 @@ def test_adding_keeps_the_best(case: tuple[int, int, int], keep: int) -> None:
     best = Best(np.empty(2 * keep + 3, np.int32), np.empty(2 * keep + 3, np.uint64))
     count, bound = 0, NO_BOUND
     for rank, number in zip(source.ranks, source.numbers, strict=True):
-        count, bound = add_best(best, count, bound, rank, number, keep)
-    count, _ = cut_best(best, count, keep, 0)
+        count, bound = add_best(best, count, bound, rank, number, keep, NO_NAMES)
+    count, _ = cut_best(best, count, keep, 0, NO_NAMES)
     assert sorted(entries(best, count)) == naive.add_best(entries(source, case[0]), keep)
 
 

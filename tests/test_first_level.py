@@ -30,6 +30,7 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
         np.empty(128, np.int64),
         np.empty(200, np.float32),
         best_of(90),
+        np.empty(0, np.uint64),
     )
     for query in random_queries(5, limit):
         scores = random.integers(-40, 400, 7).astype(np.float32)
