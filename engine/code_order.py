@@ -1,14 +1,18 @@
 """The order of codes: sorting by (code, id), and ranks of splitters in sorted runs.
 
-Codes are compared as byte strings, which is the order of their labels. Sorting is a least
-significant digit radix sort of 64-bit words with the row they came from: no comparison, no branch,
-the same time for any skew; digits that are the same in every row cost nothing.
+Codes are compared as byte strings, which is the order of their labels. Sorting is a radix sort of 64-bit
+words with the row they came from. The leading 31 bits tell most rows apart; rows that share them are
+few, and are sorted by comparison, or many, and are sorted by all their digits: no skew makes it slow.
 """
+
+from collections.abc import Iterable
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.code_order_kernels import (
+    DIGIT_BITS,
     DIGITS,
     WORD_BYTES,
     WORD_DIGITS,
@@ -19,10 +23,15 @@ from aggtree.engine.code_order_kernels import (
     pack_words,
     prefix_range,
     radix_pass,
+    sort_runs,
 )
 from aggtree.engine.dictionaries import CodeLayout
 
 MAX_ROWS = 2**32
+# Digits of the first word that are sorted for all rows.
+TOP_DIGITS = (3, 4, 5)
+# Rows that share those digits and are still sorted by comparison.
+LONG_RUN = 4096
 
 
 def sort_bytes(width: int, id_bytes: int) -> int:
@@ -62,21 +71,56 @@ def sort_codes(
 def _code_order(codes: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """Rows of `codes` in stable code order, (r,) uint32."""
     rows, width = codes.shape
-    order, spare_order = np.arange(rows, dtype=np.uint32), np.empty(rows, np.uint32)
-    keys, spare_keys = np.empty(rows, np.uint64), np.empty(rows, np.uint64)
-    counts = np.empty((WORD_DIGITS, DIGITS), np.int64)
-    for last in range(width, 0, -WORD_BYTES):
-        pack_words(codes, order, max(0, last - WORD_BYTES), last, keys)
-        counts[:] = 0
-        digit_counts(keys, counts)
-        for digit in range(WORD_DIGITS):
-            if counts[digit].max() == rows:
-                continue
-            starts = np.cumsum(counts[digit]) - counts[digit]
-            radix_pass(keys, order, digit, starts, spare_keys, spare_order)
-            keys, spare_keys = spare_keys, keys
-            order, spare_order = spare_order, order
+    buffers = _Buffers(np.empty((2, rows), np.uint64), np.empty((2, rows), np.uint32))
+    buffers.order[:] = np.arange(rows, dtype=np.uint32)
+    head = min(width, WORD_BYTES)
+    pack_words(codes, buffers.order, 0, head, buffers.keys)
+    buffers.keys <<= np.uint64(8 * (WORD_BYTES - head))
+    buffers.sort(TOP_DIGITS)
+    long_runs = np.empty((rows // LONG_RUN + 1, 2), np.int64)
+    count = sort_runs(codes, buffers.keys, buffers.order, DIGIT_BITS * TOP_DIGITS[0], LONG_RUN, long_runs)
+    order = buffers.order
+    for start, stop in long_runs[:count]:
+        order[start:stop] = _order_of(codes, buffers.part(start, stop))
     return order
+
+
+def _order_of(codes: NDArray[np.uint8], buffers: "_Buffers") -> NDArray[np.uint32]:
+    """The rows in the buffers in stable code order, by all their bytes."""
+    for last in range(codes.shape[1], 0, -WORD_BYTES):
+        pack_words(codes, buffers.order, max(0, last - WORD_BYTES), last, buffers.keys)
+        buffers.sort(range(WORD_DIGITS))
+    return buffers.order
+
+
+class _Buffers:
+    """Keys and the rows they belong to, and room for a radix pass to move them to."""
+
+    def __init__(self, keys: NDArray[np.uint64], order: NDArray[np.uint32]) -> None:
+        """keys : (2, r) uint64, order : (2, r) uint32"""
+        self.keys, self._keys_out = keys
+        self.order, self._order_out = order
+        self._counts = np.empty((WORD_DIGITS, DIGITS), np.int64)
+
+    def part(self, start: int, stop: int) -> "_Buffers":
+        """Buffers of the rows start..stop in the same memory."""
+        part = copy(self)
+        part.keys, part._keys_out = self.keys[start:stop], self._keys_out[start:stop]
+        part.order, part._order_out = self.order[start:stop], self._order_out[start:stop]
+        return part
+
+    def sort(self, digits: Iterable[int]) -> None:
+        """Sort stably by some digits of the keys, given from low to high; constant ones cost nothing."""
+        self._counts[:] = 0
+        digit_counts(self.keys, self._counts)
+        for digit in digits:
+            counts = self._counts[digit]
+            if counts.max(initial=0) == len(self.keys):
+                continue
+            starts = np.cumsum(counts) - counts
+            radix_pass(self.keys, self.order, digit, starts, self._keys_out, self._order_out)
+            self.keys, self._keys_out = self._keys_out, self.keys
+            self.order, self._order_out = self._order_out, self.order
 
 
 def ranks_below(

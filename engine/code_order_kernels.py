@@ -62,6 +62,65 @@ def radix_pass(
 
 
 @kernel
+def _code_before(codes: NDArray[np.uint8], key: Any, row: Any, other_key: Any, other: Any) -> Any:
+    """Whether a code comes before another: by its first bytes, its other bytes, its row."""
+    if key != other_key:
+        return key < other_key
+    for j in range(WORD_BYTES, codes.shape[1]):
+        if codes[row, j] != codes[other, j]:
+            return codes[row, j] < codes[other, j]
+    return row < other
+
+
+@kernel
+def _sort_run(
+    codes: NDArray[np.uint8], keys: NDArray[np.uint64], order: NDArray[np.uint32], start: int, stop: int
+) -> None:
+    """Shell's sort of a short run; for a few rows, insertion sort."""
+    gap = 1
+    while gap < (stop - start) // 9:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(start + gap, stop):
+            key, row = keys[i], order[i]
+            j = i
+            while j >= start + gap and _code_before(codes, key, row, keys[j - gap], order[j - gap]):
+                keys[j], order[j] = keys[j - gap], order[j - gap]
+                j -= gap
+            keys[j], order[j] = key, row
+        gap //= 3
+
+
+@kernel
+def sort_runs(
+    codes: NDArray[np.uint8],
+    keys: NDArray[np.uint64],
+    order: NDArray[np.uint32],
+    shift: int,
+    longest: int,
+    long_runs: NDArray[np.int64],
+) -> int:
+    """Sort each run of keys that are equal above bit `shift`, but for runs of more than `longest` rows.
+
+    keys : first 8 bytes of the codes; long_runs (c, 2) int64 gets start and stop of those left over;
+    returns how many there are.
+    """
+    left, start = 0, 0
+    while start < len(keys):
+        stop = start + 1
+        top = keys[start] >> np.uint64(shift)
+        while stop < len(keys) and keys[stop] >> np.uint64(shift) == top:
+            stop += 1
+        if stop - start > longest:
+            long_runs[left, 0], long_runs[left, 1] = start, stop
+            left += 1
+        elif stop - start > 1:
+            _sort_run(codes, keys, order, start, stop)
+        start = stop
+    return left
+
+
+@kernel
 def gather_rows(codes: NDArray[np.uint8], order: NDArray[np.uint32], out: NDArray[np.uint8]) -> None:
     """Copy row order[i] of codes to row i of out."""
     width = codes.shape[1]

@@ -29,6 +29,11 @@ def radix_pass(keys, order, digit, bits=11):
     return [keys[i] for i in rows], [order[i] for i in rows]
 
 
+def sort_runs(codes, order):
+    """Rows in stable code order."""
+    return sorted(order, key=lambda row: (bytes(codes[row]), row))
+
+
 def gather_rows(codes, order):
     return np.array([codes[row] for row in order])
 

@@ -16,6 +16,7 @@ from aggtree.engine.code_order_kernels import (
     pack_words,
     prefix_range,
     radix_pass,
+    sort_runs,
 )
 from aggtree.engine.dictionaries import CodeLayout
 
@@ -44,6 +45,29 @@ def test_sorting_equals_sorting_byte_strings(case: tuple[int, int, int, int]) ->
         assert [bytes(code) for code in sorted_codes] == expected_codes
         assert sorted_ids.tolist() == expected_ids
         assert sorted_ids.dtype == kind
+
+
+@pytest.mark.parametrize(("width", "alphabet"), [(3, 2), (9, 2), (12, 1), (9, 256), (17, 3)])
+def test_many_rows_with_the_same_leading_bytes(width: int, alphabet: int) -> None:
+    codes, ids = random_codes(20_000, width, alphabet, 4)
+    codes[::3, :-1] = 7
+    sorted_codes, sorted_ids = sort_codes(codes, ids)
+    expected_codes, expected_ids = naive.sort_codes(codes, ids)
+    assert sorted_codes.tobytes() == b"".join(expected_codes)
+    assert sorted_ids.tolist() == expected_ids
+
+
+@pytest.mark.parametrize("rows", [1, 2, 30, 500])
+def test_short_runs_are_sorted_and_long_ones_left(rows: int) -> None:
+    codes, _ = random_codes(rows, 10, 2, rows)
+    order = np.arange(rows, dtype=np.uint32)
+    keys = np.empty(rows, np.uint64)
+    pack_words(codes, order, 0, 8, keys)
+    long_runs = np.empty((9, 2), np.int64)
+    assert sort_runs(codes, keys, order, 63, rows, long_runs) == 0
+    assert order.tolist() == naive.sort_runs(codes, range(rows))
+    assert sort_runs(codes, keys, order, 63, rows - 1, long_runs) == 1
+    assert long_runs[0].tolist() == [0, rows]
 
 
 def test_ids_above_32_bits_survive() -> None:
