@@ -40,6 +40,12 @@ format: $(VENV)/installed  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+numbers: $(VENV)/installed  ## measure and write the README's figures; DATA=DIR holds photosift500k_*
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m bench recall_time --data $(DATA)
+	for bytes in 8 16; do $(BIN)/python -m bench quantizer --data $(DATA) --bytes $$bytes training; done
+	$(BIN)/python -m bench numbers
+
 clean:  ## remove what was built here, the demo's index included
 	rm -rf $(VENV) demo build dist *.egg-info
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,147 @@
+"""Recall against time per query: an index built by `aggtree.build` with its defaults, beside Faiss indexes.
+
+    python -m bench recall_time --data DIR [--prefix photosift500k] [--index DIR] [--words 2048,256x8]
+
+DIR holds PREFIX_base, PREFIX_learn, PREFIX_query (bvecs) and PREFIX_groundtruth.ivecs. One thread for all.
+Each index is driven through several efforts; all are timed in turns, so that noise hits all alike.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import aggtree
+from aggtree.storage.vector_source import open_source, read_ground_truth
+from bench import record
+
+K = 100
+TURNS = 5
+SINGLE = 400
+FAISS_INDEXES = ("IVF2048,PQ8", "OPQ16_64,IVF2048,PQ16x4fsr")
+PROBES = (4, 8, 16, 32, 64, 128)
+FIRST_LIMITS = (4, 8, 16, 32, 64, 128)
+
+Search = Callable[[np.ndarray], np.ndarray]
+
+
+def load(data: Path, name: str) -> np.ndarray:
+    source = open_source(data / f"{name}.bvecs")
+    return source.read(0, source.rows)
+
+
+def built_index(options: argparse.Namespace, folder: Path) -> tuple[aggtree.Index, dict[str, Any]]:
+    """The index of the base file, and what its build took."""
+    base = options.data / f"{options.prefix}_base.bvecs"
+    result = aggtree.build(
+        base, options.index or folder / "index", memory=options.memory, words=options.words
+    )
+    stages = {stage.name: {"seconds": stage.seconds, "peak": stage.peak} for stage in result.stages}
+    index = aggtree.open(result.path)
+    needed = sum(size for part, size in index.bytes_by_part().items() if part != "codes.zarr")
+    facts = {
+        "seconds": result.seconds,
+        "peak": result.peak,
+        "allowed": result.allowed,
+        "stages": stages,
+        "words": list(index.layout.words),
+        "bytes_per_vector": needed / len(index),
+    }
+    return index, facts
+
+
+def tree_searches(index: aggtree.Index) -> dict[int, Search]:
+    below = index.searcher.default_params.limits[-1]
+
+    def search(first: int) -> Search:
+        params = aggtree.SearchParams(limits=(first, below))
+        return lambda queries: index.search(queries, K, params)[0]
+
+    return {first: search(first) for first in FIRST_LIMITS}
+
+
+def faiss_searches(name: str, learn: np.ndarray, base: np.ndarray) -> dict[int, Search]:
+    index = faiss.index_factory(base.shape[1], name)
+    index.train(learn)
+    index.add(base)
+    prober = faiss.extract_index_ivf(index)
+
+    def search(probes: int) -> Search:
+        def run(queries: np.ndarray) -> np.ndarray:
+            prober.nprobe = probes
+            return index.search(queries, K)[1]
+
+        return run
+
+    return {probes: search(probes) for probes in PROBES}
+
+
+def measure(
+    searches: dict[tuple[str, int], Search], queries: np.ndarray, truth: np.ndarray
+) -> list[dict[str, Any]]:
+    """Recall, and milliseconds per query: the least of several turns for a batch, the median one by one."""
+    ids = {key: search(queries) for key, search in searches.items()}
+    batch: dict[tuple[str, int], list[float]] = {key: [] for key in searches}
+    single: dict[tuple[str, int], list[float]] = {key: [] for key in searches}
+    for _ in range(TURNS):
+        for key, search in searches.items():
+            start = time.perf_counter()
+            search(queries)
+            batch[key].append((time.perf_counter() - start) / len(queries))
+    for number in range(SINGLE):
+        query = queries[number % len(queries)][None]
+        for key, search in searches.items():
+            start = time.perf_counter()
+            search(query)
+            single[key].append(time.perf_counter() - start)
+    return [
+        {
+            "system": name,
+            "effort": effort,
+            "recall": [
+                float((ids[name, effort][:, :r] == truth[:, :1]).any(axis=1).mean()) for r in (1, 10, K)
+            ],
+            "batch_ms": 1e3 * min(batch[name, effort]),
+            "single_ms": 1e3 * float(np.median(single[name, effort])),
+        }
+        for name, effort in searches
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench recall_time", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--prefix", default="photosift500k")
+    parser.add_argument(
+        "--words", default=None, help="sizes of the dictionaries; the default follows from the rows"
+    )
+    parser.add_argument("--memory", default="1GiB")
+    parser.add_argument("--index", type=Path, help="keep the index here; used again when it is there")
+    options = parser.parse_args(arguments)
+    faiss.omp_set_num_threads(1)
+    learn, base, queries = (
+        load(options.data, f"{options.prefix}_{name}").astype(np.float32)
+        for name in ("learn", "base", "query")
+    )
+    truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")
+    with tempfile.TemporaryDirectory() as folder:
+        index, facts = built_index(options, Path(folder))
+        with index, threadpool_limits(1):
+            systems = {"aggtree": tree_searches(index)}
+            systems |= {name: faiss_searches(name, learn, base) for name in FAISS_INDEXES}
+            searches = {
+                (name, effort): search for name, group in systems.items() for effort, search in group.items()
+            }
+            points = measure(searches, queries, truth)
+    record.write(
+        "recall_time",
+        {"prefix": options.prefix, "rows": len(base), "queries": len(queries), "memory": options.memory},
+        {"build": facts, "points": points},
+    )
+    return 0
