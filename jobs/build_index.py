@@ -263,6 +263,7 @@ def _stages(
 
     def start_executor() -> "Executor":
         if cluster is not None:
+            progress.note(cluster.description)
             return cluster
         if plan.mode == "cluster":
             executor: Executor = local_cluster(plan.workers)
@@ -328,6 +329,6 @@ def _result(stages: "Stages", manifest: Manifest | None, began: float) -> BuildR
         seconds=time.monotonic() - began,
         allowed=stages.plan.allowed,
         projected=stages.plan.projected,
-        peak=stages.meter.peak,
+        peak=max([stages.meter.peak, *(stage.peak for stage in stages.results)]),
         stages=tuple(stages.results),
     )

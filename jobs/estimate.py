@@ -22,7 +22,7 @@ from aggtree.storage.vector_source import VectorSource
 SAMPLE_ROWS = 2000
 CODE_ROWS = 200_000
 TRAIN_FACTOR = 1.7  # a training row against an encoded one: statistics, the solver, the guard's second look
-FIRST_BATCH_FACTOR = 6.0  # the first batch also starts the dictionaries
+FIRST_BATCH_FACTOR = 15.0  # the first batch is annealed in about that many rounds
 STITCH_BYTES_PER_SECOND = 400e6
 
 

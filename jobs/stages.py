@@ -77,6 +77,7 @@ class Stages:
     meter: MemoryMeter
     results: list[StageResult] = field(default_factory=list)
     _executor: Executor | None = None
+    _worker_peaks: dict[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -293,10 +294,14 @@ class Stages:
         self.progress.begin(stage, total, done=done)
         for task, outcome in self._executor.run(stage, function, tasks, self.progress):
             self.job.record_done(stage, task.number, outcome.value)
+            self._worker_peaks[outcome.worker] = outcome.peak
         self._end(stage)
 
     def _end(self, stage: str, **facts: str) -> None:
         peak = self.meter.take_stage_peak()
+        if self.plan.mode == "scheduler":
+            # Workers of an existing cluster are no children of this process: they told their peaks.
+            peak += sum(self._worker_peaks.values())
         self.results.append(
             StageResult(
                 name=stage,

@@ -1,7 +1,9 @@
 """Stage 1: the dictionaries, from the stream of vectors in batches, with a checkpoint after each.
 
-The batches are fixed row ranges read in order, so the result depends on the rows and the parameters alone.
-Threads work on fixed blocks inside a batch; their number changes the time, not the bytes.
+The first batch is annealed offline, round after round; each further batch refines what was learned. A small
+source is one batch. The batches are fixed row ranges read in order, so the result depends on the rows and
+the parameters alone. Threads work on fixed blocks inside a batch; their number changes the time, not the
+bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.params import AnnealingParams
@@ -65,12 +68,31 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
     with single_threaded_blas(), thread_map(threads) as mapper:
         for (start, stop), batch in zip(ranges[done:], batches, strict=True):
             wrong = invalid_rows(source.spec, batch, start, allowed=job.skip_invalid)
-            trainer.partial_fit(np.delete(batch, wrong, axis=0) if len(wrong) else batch, map=mapper)
+            rows = np.delete(batch, wrong, axis=0) if len(wrong) else batch
+            told = 0
+            if done == 0:
+                told = _fit_first(trainer, rows, mapper, progress)
+            else:
+                trainer.partial_fit(rows, map=mapper)
             done += 1
             save_state(job.checkpoint, trainer.state() | {BATCHES_DONE: np.asarray([done], np.int64)})
-            progress.advance(stop - start)
+            progress.advance(stop - start - told)
     save_dictionaries(job.dictionaries, trainer.dictionaries, trainer.norm_ranges)
     return float(trainer.distortions[-1])
+
+
+def _fit_first(trainer: DictionaryAnnealing, rows: NDArray[Any], mapper: Map, progress: Progress) -> int:
+    """Anneal the first batch; returns how many of its rows were told as progress, a share for each round."""
+    share = len(rows) // (trainer.params.rounds + 2)
+    told = 0
+
+    def tell(_round: int, _error: float) -> None:
+        nonlocal told
+        told += share
+        progress.advance(share)
+
+    trainer.fit(rows, map=mapper, progress=tell)
+    return told
 
 
 def _resume(job: TrainJob) -> tuple[DictionaryAnnealing, int]:

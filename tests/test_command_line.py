@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from small_builds import DIMENSION, ROWS, SMALL_ARGUMENTS, contents, vectors
 
+from aggtree.jobs import executors
 from aggtree.jobs.command_line import cli, main
 from aggtree.jobs.progress import JsonProgress, PlainProgress, format_time, make_progress
 from aggtree.storage.vector_source import read_ground_truth
@@ -73,8 +75,6 @@ def test_info_and_verify(place: Path) -> None:
 
 
 def test_verify_names_damage_and_exits_with_1(place: Path, tmp_path: Path) -> None:
-    import shutil
-
     index = tmp_path / "index"
     shutil.copytree(place / "index", index)
     damaged = next(index.glob("build-*/tree/records"))
@@ -162,6 +162,7 @@ class TestErrors:
         words: str,
     ) -> None:
         monkeypatch.chdir(place)
+        monkeypatch.setattr(executors, "CONNECT_SECONDS", 0.5)
         np.save("wide.npy", np.zeros((3, DIMENSION + 1), np.uint8))
         np.save("short.npy", np.zeros((5, 3), np.int64))
         odd = np.zeros((5, DIMENSION), np.float32)

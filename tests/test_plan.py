@@ -32,7 +32,7 @@ def workload(
         beam=10,
         batch_rows=default_batch_rows(rows),
         shard_rows=default_shard_rows(rows),
-        train_rows=default_train_rows(rows, words),
+        train_rows=default_train_rows(rows),
         tree=default_tree(words),
     )
 
