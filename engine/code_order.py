@@ -98,8 +98,9 @@ class _Buffers:
 
     def __init__(self, keys: NDArray[np.uint64], order: NDArray[np.uint32]) -> None:
         """keys : (2, r) uint64, order : (2, r) uint32"""
-        self.keys, self._keys_out = keys
-        self.order, self._order_out = order
+        self.keys: NDArray[np.uint64] = keys[0]
+        self.order: NDArray[np.uint32] = order[0]
+        self._keys_out, self._order_out = keys[1], order[1]
         self._counts = np.empty((WORD_DIGITS, DIGITS), np.int64)
 
     def part(self, start: int, stop: int) -> "_Buffers":

@@ -47,9 +47,17 @@ class Answer(NamedTuple):
     distances: NDArray[np.float32]
 
 
-def default_limits(leaves: int, first_nodes: int) -> tuple[int, ...]:
-    """Limits for a tree of so many leaves and level-1 nodes."""
-    return (32, 512) if first_nodes <= LABELS else (64, 1024)
+def default_limits(leaves: int, first_words: int) -> tuple[int, ...]:
+    """Limits for a tree of so many leaves, behind a first dictionary of so many words.
+
+    Chosen from measurements on half a million and three million SIFT vectors, for R@100 of about .95 and
+    .93: the nearest neighbour of a query lies below one of its 32 nearest words of 2048, and the number
+    of words to look below grows with the fourth root of the leaves. Behind a narrow first dictionary the
+    second level does the work.
+    """
+    if first_words <= LABELS:
+        return (32, 512)
+    return (max(24, round(32 * (leaves / 500_000) ** 0.25)), 1024)
 
 
 class Searcher:
@@ -77,7 +85,7 @@ class Searcher:
     @property
     def default_params(self) -> SearchParams:
         """The parameters used when a call names no limits."""
-        return SearchParams(limits=default_limits(len(self.tree.ids), len(self.tree.first_labels)))
+        return SearchParams(limits=default_limits(len(self.tree.ids), self.dictionaries.layout.words[0]))
 
     def search(
         self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1

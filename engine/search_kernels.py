@@ -33,8 +33,8 @@ LABELS = 256
 # Children or leaves scored at once, before any is compared with a bound.
 CHUNK = 256
 # Nodes whose memory is asked for ahead of time, and bytes of each.
-AHEAD = 2
-PREFETCH = 1024
+AHEAD = 4
+PREFETCH = 256
 
 
 class SearchPlan(NamedTuple):
@@ -90,8 +90,28 @@ def _clamped(starts: NDArray[np.unsignedinteger], node: int, first: int, last: i
 
 
 @kernel
-def _node_ranges(tree: Tree, level: int, nodes: Best, kept: int, ranges: NDArray[np.int64]) -> None:
-    """Read where the leaves and children of the kept nodes lie: many independent reads, one wait."""
+def _prefetch_range(array: Any, start: Any, stop: Any) -> None:
+    """Ask for the first bytes start..stop of an array."""
+    for place in range(start, min(stop, start + PREFETCH), 64):
+        prefetch(array, place)
+
+
+@kernel
+def _prefetch_starts(tree: Tree, level: int, nodes: Best, kept: int) -> None:
+    """Ask for the offsets of the kept nodes, which are far apart in memory."""
+    for i in range(kept):
+        node = tree.level_start[level] + np.int64(nodes.numbers[i])
+        prefetch(tree.leaf_start, node * tree.leaf_start.itemsize)
+        prefetch(tree.child_start, node * tree.child_start.itemsize)
+
+
+@kernel
+def _node_ranges(
+    tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int, ranges: NDArray[np.int64]
+) -> None:
+    """Read where the leaves and children of the kept nodes lie, and ask for the first records."""
+    size = plan.record_sizes[level]
+    first_record = tree.record_start[level] - tree.level_leaf[level] * size
     first = tree.level_start[level]
     child = tree.level_start[level + 1]
     last = tree.level_start[min(level + 2, len(tree.level_start) - 1)]
@@ -101,13 +121,8 @@ def _node_ranges(tree: Tree, level: int, nodes: Best, kept: int, ranges: NDArray
             tree.leaf_start, node, tree.level_leaf[level], tree.level_leaf[level + 1]
         )
         ranges[i, 2], ranges[i, 3] = _clamped(tree.child_start, node, child, last)
-
-
-@kernel
-def _prefetch_range(array: Any, start: Any, stop: Any) -> None:
-    """Ask for the first bytes start..stop of an array."""
-    for place in range(start, min(stop, start + PREFETCH), 64):
-        prefetch(array, place)
+        start, stop = ranges[i, 0], ranges[i, 1]
+        _prefetch_range(tree.records, first_record + start * size, first_record + stop * size)
 
 
 @kernel
@@ -120,9 +135,6 @@ def _scan_nodes(
     first = tree.record_start[level] - tree.level_leaf[level] * size
     ranges, values, places, scored = scratch.ranges, scratch.values, scratch.places, 0
     for i in range(kept):
-        if i + AHEAD < kept:
-            start, stop = ranges[i + AHEAD, 0], ranges[i + AHEAD, 1]
-            _prefetch_range(tree.records, first + start * size, first + stop * size)
         start, stop = ranges[i, 0], ranges[i, 1]
         scored += stop - start
         # A quantized norm is told from the node's norm, which the node's distance holds already.
@@ -192,9 +204,10 @@ def _search_one(
     visits[1] = 0
     count, bound = 0, NO_BOUND
     for level in range(1, levels + 1):
+        _prefetch_starts(tree, level, nodes, kept)
         # Nearest first: the bounds are tight early, and fewer pass them.
         sort_best(nodes, kept, scratch.bins, scratch.spare)
-        _node_ranges(tree, level, nodes, kept, scratch.ranges)
+        _node_ranges(tree, plan, level, nodes, kept, scratch.ranges)
         count, bound, scored = _scan_nodes(tree, plan, table, level, kept, scratch, count, bound)
         visits[1] += scored
         if level == levels:

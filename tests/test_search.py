@@ -12,7 +12,7 @@ from trees import DIMENSION, LAYOUTS, random_codes, random_dictionaries, random_
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.look_up_kernels import FEW, LANES, TILE_ROWS, LookUpWords, look_up_tables
 from aggtree.engine.params import SearchParams, TreeParams
-from aggtree.engine.search import Searcher
+from aggtree.engine.search import Searcher, default_limits
 from aggtree.engine.tree import Tree, build_tree
 
 
@@ -220,3 +220,16 @@ def test_tables_equal_their_twin() -> None:
         expected, expected_squares = naive.look_up_tables(queries, rows, start)
         assert (tables == expected).all()
         assert (squares == expected_squares).all()
+
+
+def test_default_limits_grow_with_the_tree() -> None:
+    wide = [default_limits(leaves, 4096)[0] for leaves in (1, 10**5, 10**6, 10**8, 10**9)]
+    assert wide == sorted(wide)
+    assert wide[0] == 24
+    _, _, dictionaries, tree, _ = make((5,) * 3, 100)
+    searcher = Searcher(tree, dictionaries)
+    assert searcher.default_params.limits == default_limits(100, 5)
+    queries = random_queries(3)
+    assert np.array_equal(
+        searcher.search(queries, 9).ids, searcher.search(queries, 9, searcher.default_params).ids
+    )
