@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.annealing_state import OnlineState, norm_ranges, pack_state, unpack_state
 from aggtree.engine.cooling import (
+    JOINT_ROWS_PER_WORD,
     Map,
     Narrow,
     descending_variance,
@@ -137,7 +138,7 @@ class DictionaryAnnealing:
         residue = self._start(rows) if fresh else self._residue(rows)
         codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
         self._record(residue, codes)
-        if fresh:
+        if fresh and not self._scarce(residue):
             self._update(residue, codes, rng)
         accepted = fresh or self._guarded_update(residue, codes, rng, map)
         self._online = self._online.after_batch(rows, accepted, rng)
@@ -239,7 +240,8 @@ class DictionaryAnnealing:
 
     def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
         """Rounds of cooling until one gains too little; `shake` heats the early ones."""
-        rounds = self.params.rounds if self._narrow_or_fail().layout.levels else 0
+        useless = self.params.cooling == "joint" and self._scarce(residue)
+        rounds = 0 if useless or self._narrow_or_fail().layout.levels == 0 else self.params.rounds
         codes = self._encode_narrow(self._narrow_or_fail(), residue, map_)
         self._record(residue, codes, progress)
         for number in range(rounds):
@@ -259,6 +261,10 @@ class DictionaryAnnealing:
             self._record(residue, codes, progress)
             if degree == 0 and self._settled():
                 return
+
+    def _scarce(self, rows: Rows) -> bool:
+        """Whether these rows are too few to cool all words jointly."""
+        return len(rows) < JOINT_ROWS_PER_WORD * len(self._narrow_or_fail().words)
 
     def _record(self, residue: Rows, codes: NDArray[np.uint8], progress: Progress | None = None) -> None:
         self._history.append(distortion(self._narrow_or_fail(), residue, codes))

@@ -28,6 +28,10 @@ SWEEPS = 4
 
 START_ROWS_PER_WORD = 128
 
+JOINT_ROWS_PER_WORD = 20
+"""With fewer rows for each word of all dictionaries joint least squares fits noise: at 5 rows, training
+error falls by 7 % while the error of other rows rises by 3 %. Annealing then ends where it started."""
+
 HEAT = 0.4
 """First temperature of offline annealing: noise on words, as a fraction of their dictionary's spread."""
 
@@ -92,7 +96,7 @@ def residual_start(rows: Rows, layout: CodeLayout, rng: np.random.Generator) -> 
     parts = []
     for size in layout.words:
         sample = choose_rows(residue, min(len(rows), START_ROWS_PER_WORD * size), rng)
-        words = improved_kmeans(sample, np.zeros((size, rows.shape[1]), np.float32), rng)
+        words = improved_kmeans(sample, np.zeros((size, rows.shape[1]), np.float32), rng, shrink=True)
         labels, _ = NearestWord(words).assign(residue)
         residue -= words[labels]
         parts.append(words)

@@ -65,13 +65,13 @@ def selection_limit(minima: NDArray[np.int32], live: int, keep: int) -> int:
     """
     if live * LANES < keep:
         return NO_SCORE // 2
-    least, limit = minima[0], minima[0]
+    low, high = int(minima[0]), int(minima[0])
     for i in range(live * LANES):
-        least = min(least, minima[i])
+        low = min(low, int(minima[i]))
     # The first paths are the best so far: their lanes alone give a limit that is high enough.
     for i in range((keep + LANES - 1) // LANES * LANES):
-        limit = max(limit, minima[i])
-    low, high = np.int64(least), min(np.int64(limit), NO_SCORE // 2)
+        high = max(high, int(minima[i]))
+    high = min(high, NO_SCORE // 2)
     while low < high:
         middle = (low + high) >> 1
         count = count_at_most(minima, live * LANES, np.int32(middle))
@@ -81,7 +81,7 @@ def selection_limit(minima: NDArray[np.int32], live: int, keep: int) -> int:
             high = middle
             if count <= keep + keep // 4:
                 break
-    return int(high)
+    return high
 
 
 @kernel

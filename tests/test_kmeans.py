@@ -71,3 +71,13 @@ def test_constant_dimensions():
     rows[:, 2] = 7
     words = improved_kmeans(rows, np.zeros((5, 4), np.float32), np.random.default_rng(0))
     np.testing.assert_allclose(words[:, 2], 7, atol=1e-2)
+
+
+def test_shrunk_words_are_nearer_to_rows_not_seen():
+    rng = np.random.default_rng(0)
+    spread = 0.7 ** np.arange(60)
+    train, other = (rng.normal(size=(n, 60)) * (spread + 0.05) for n in (300, 2000))
+    train, other = train.astype(np.float32), other.astype(np.float32)
+    plain = improved_kmeans(train, np.zeros((50, 60), np.float32), np.random.default_rng(1))
+    drawn = improved_kmeans(train, np.zeros((50, 60), np.float32), np.random.default_rng(1), shrink=True)
+    assert error(other, drawn) < 0.97 * error(other, plain)
