@@ -415,3 +415,13 @@ def generate_row(model, seed, row):
 
 def generate_rows(model, seed, rows):
     return np.array([generate_row(model, int(seed), int(row)) for row in rows], np.uint8).reshape(-1, 128)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Information
+# ---------------------------------------------------------------------------------------------------
+
+
+def count_labels_together(one, other, shape):
+    pairs = Counter(zip(one.tolist(), other.tolist(), strict=True))
+    return np.array([[pairs[i, j] for j in range(shape[1])] for i in range(shape[0])])
