@@ -1,0 +1,106 @@
+"""Information of codes like the paper's figures 1 and 2: ours against PQ, OPQ and residual quantization.
+
+    python -m bench information --data DIR [--prefix photogist10k] [--rounds 25]
+
+Mutual-information matrices of all codes (capacity), of the codes of local vectors (the 100 nearest of each
+query: local aggregation), self-information and conditional entropies; one JSON line per method and one
+picture made from the lines.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from aggtree.engine import information
+from aggtree.engine.annealing import DictionaryAnnealing
+from aggtree.engine.dictionaries import CodeLayout
+from aggtree.storage.vector_source import open_source, read_ground_truth
+from bench import record
+
+LAYOUT = CodeLayout((256,) * 8)
+METHODS = ("pq", "opq", "rq", "da")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench information", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--prefix", default="photogist10k")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--queries", type=int, default=500)
+    return parser.parse_args(arguments)
+
+
+def load(options: argparse.Namespace, name: str) -> np.ndarray:
+    source = open_source(options.data / f"{options.prefix}_{name}.bvecs")
+    return np.ascontiguousarray(source.read(0, source.rows))
+
+
+def faiss_codes(method: str, learn: np.ndarray, base: np.ndarray) -> np.ndarray:
+    learn32, base32 = learn.astype(np.float32), base.astype(np.float32)
+    dimension, width = learn.shape[1], LAYOUT.levels
+    if method == "rq":
+        quantizer = faiss.ResidualQuantizer(dimension, width, 8)
+        quantizer.max_beam_size = 10
+        quantizer.use_beam_LUT = 1
+    else:
+        quantizer = faiss.ProductQuantizer(dimension, width, 8)
+    if method == "opq":
+        rotation = faiss.OPQMatrix(dimension, width)
+        rotation.train(learn32)
+        learn32, base32 = rotation.apply(learn32), rotation.apply(base32)
+    quantizer.train(learn32)
+    return quantizer.compute_codes(base32)
+
+
+def measure(codes: np.ndarray, neighbours: np.ndarray) -> dict[str, Any]:
+    return {
+        "self_information": information.self_information(codes, LAYOUT).tolist(),
+        "mutual": information.mutual_information(codes, LAYOUT, correction=True).tolist(),
+        "conditional": information.conditional_entropies(codes, LAYOUT).tolist(),
+        "local_mutual": information.local_mutual_information(codes, neighbours, LAYOUT).tolist(),
+        "local_conditional": information.local_conditional_entropies(codes, neighbours, LAYOUT).tolist(),
+    }
+
+
+def plot(prefix: str) -> None:
+    """Matrices of the newest line of each method, local codes above all codes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    lines = {
+        line["parameters"]["method"]: line["results"]
+        for line in record.read("information")
+        if line["parameters"]["prefix"] == prefix
+    }
+    figure, axes = pyplot.subplots(2, len(METHODS), figsize=(3 * len(METHODS), 6), layout="constrained")
+    for column, method in enumerate(METHODS):
+        for row, (kind, title) in enumerate((("local_mutual", "local codes"), ("mutual", "all codes"))):
+            matrix = np.array(lines[method][kind])
+            np.fill_diagonal(matrix, np.nan)
+            image = axes[row, column].imshow(matrix, vmin=0)
+            axes[row, column].set_title(f"{method.upper()}, {title}")
+            figure.colorbar(image, ax=axes[row, column], shrink=0.7)
+    figure.savefig(record.RESULTS / f"information_{prefix}.svg")
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    faiss.omp_set_num_threads(1)
+    learn, base = load(options, "learn"), load(options, "base")
+    truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")[: options.queries]
+    with threadpool_limits(1):
+        for method in METHODS:
+            if method == "da":
+                codes = DictionaryAnnealing(8, 256, rounds=options.rounds).fit(learn).encode(base)
+            else:
+                codes = faiss_codes(method, learn, base)
+            parameters = {"prefix": options.prefix, "method": method, "neighbours": truth.shape[1]}
+            record.write("information", parameters, measure(codes, truth.astype(np.int64)))
+    plot(options.prefix)
+    return 0
