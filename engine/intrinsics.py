@@ -1,12 +1,15 @@
-"""Machine operations numba has no name for: unaligned loads, prefetching, comparing 16 numbers at once."""
+"""What numba has no name for: unaligned loads, prefetching, comparing 16 numbers, calls without delay."""
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
+from numba import typeof as _typeof
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _tools: Any = cgutils
+_type_of: Any = _typeof
 _BYTE = ir.IntType(8)
 _FLAG = ir.IntType(32)
 _READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
@@ -76,3 +79,16 @@ within_16: Any = intrinsic(_within_16)
 
 lowest_bit: Any = intrinsic(_lowest_bit)
 """lowest_bit(mask): number of the lowest bit that is set."""
+
+
+def compiled_entry(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """The machine code of a kernel for arguments of these types, to be called with no others.
+
+    A call through the kernel itself looks up the types of all its arrays each time, which takes as long
+    as a short query.
+    """
+    compile_for: Any = getattr(function, "compile", None)
+    if compile_for is None:  # numba is switched off
+        return function
+    entry: Callable[..., Any] = compile_for(tuple(_type_of(argument) for argument in arguments))
+    return entry

@@ -19,6 +19,7 @@ from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.first_level import ONE_STAGE, group_probes, padded, prepare
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
+from aggtree.engine.intrinsics import compiled_entry
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search_kernels import CHUNK, LABELS, Scratch, SearchPlan, search_tree
@@ -28,6 +29,8 @@ from aggtree.engine.vector_instructions import TILE_ROWS
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
 BLOCK_FLOATS = 1 << 17
 MAX_LEVEL_NODES = 2**32
+# Different limits and k whose scratch memory is kept.
+MAX_PLANS = 8
 
 
 class SearchCounts(NamedTuple):
@@ -79,8 +82,8 @@ class Searcher:
         self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
         self._sizes = record_sizes(layout, self.norm_bytes)
         self._first, self._words = prepare(self.tree, dictionaries, one_stage)
-        self._plans: dict[tuple[tuple[int, ...], int], SearchPlan] = {}
-        self._spare: dict[tuple[tuple[int, ...], int], list[Scratch]] = {}
+        self._plans: dict[tuple[tuple[int, ...], int], tuple[SearchPlan, list[Scratch]]] = {}
+        self._entry: Callable[..., None] | None = None
 
     @property
     def default_params(self) -> SearchParams:
@@ -101,29 +104,56 @@ class Searcher:
         self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored."""
-        block = check_queries(queries, self.dictionaries.dimension, k)
-        count = 1 if np.ndim(queries) == 1 else len(queries)  # type: ignore[arg-type]
+        block, count = check_queries(queries, self.dictionaries.dimension, k)
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
         limits = () if params is None else params.limits
-        plan = self._plans.get((limits, k)) or self._make_plan(limits, k)
+        plan, spare = self._plans.get((limits, k)) or self._make_plan(limits, k)
         ids = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         visits = np.empty((count, 2), np.int64)
-        spare = self._spare.setdefault((limits, k), [])
-
-        def answer(start: int, stop: int) -> None:
-            scratch = spare.pop() if spare else _make_scratch(plan, self._words)
-            rows, real = slice(start, stop), slice(start, min(stop, count))
-            search_tree(
-                self.tree, plan, self._words, block[rows], scratch, ids[real], distances[real], visits[real]
-            )
-            spare.append(scratch)
-
-        _share(answer, len(block), threads)
+        tiles = len(block) // TILE_ROWS
+        if min(threads, tiles) <= 1:
+            self._answer(plan, spare, block, ids, distances, visits)
+        else:
+            ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
+            with ThreadPoolExecutor(threads) as pool:
+                done = [
+                    pool.submit(
+                        self._answer,
+                        plan,
+                        spare,
+                        block[start:stop],
+                        ids[start:stop],
+                        distances[start:stop],
+                        visits[start:stop],
+                    )
+                    for start, stop in pairwise(ends)
+                    if start < stop
+                ]
+            for one in done:
+                one.result()
         return Answer(ids, distances), SearchCounts(visits[:, 0], visits[:, 1])
 
-    def _make_plan(self, limits: tuple[int, ...], k: int) -> SearchPlan:
+    def _answer(
+        self,
+        plan: SearchPlan,
+        spare: list[Scratch],
+        queries: NDArray[np.float32],
+        ids: NDArray[np.int64],
+        distances: NDArray[np.float32],
+        visits: NDArray[np.int64],
+    ) -> None:
+        """Answer queries on this thread, with scratch memory that no other thread uses meanwhile."""
+        scratch = spare.pop() if spare else _make_scratch(plan, self._words)
+        arguments = (self.tree, plan, self._words, queries, scratch, ids, distances, visits)
+        if self._entry is None:
+            self._entry = compiled_entry(search_tree, arguments)
+        self._entry(*arguments)
+        spare.append(scratch)
+
+    def _make_plan(self, limits: tuple[int, ...], k: int) -> tuple[SearchPlan, list[Scratch]]:
+        """What calls with these limits and k share, and their spare scratch memory."""
         params = SearchParams(limits=limits) if limits else self.default_params
         wanted = np.array(params.per_level(self.dictionaries.layout.levels), np.int64)
         there = np.maximum(np.diff(self.tree.level_start)[1:], 1)
@@ -135,12 +165,14 @@ class Searcher:
             record_sizes=self._sizes,
             norm_bytes=self.norm_bytes,
             first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
-            k=k,
+            k=min(k, len(self.tree.ids)),
             first=self._first,
             probes=group_probes(self._first, int(kept[0])),
         )
-        self._plans[limits, k] = plan
-        return plan
+        if len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+        self._plans[limits, k] = plan, []
+        return self._plans[limits, k]
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -186,21 +218,8 @@ def _empty_list(room: int) -> Best:
     return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
 
 
-def _share(work: Callable[[int, int], None], rows: int, threads: int) -> None:
-    """Run work(start, stop) over the rows, split over threads at whole tiles."""
-    tiles = rows // TILE_ROWS
-    threads = min(threads, tiles)
-    if threads <= 1:
-        work(0, rows)
-        return
-    ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(work, *pair) for pair in pairwise(ends)]:
-            done.result()
-
-
-def check_queries(queries: ArrayLike, dimension: int, k: int) -> NDArray[np.float32]:
-    """Queries as float32, filled up with zeros to whole tiles; ValueError says what is wrong."""
+def check_queries(queries: ArrayLike, dimension: int, k: int) -> tuple[NDArray[np.float32], int]:
+    """Queries as float32, filled up to whole tiles, and how many there are; ValueError says what is wrong."""
     block = np.asarray(queries)
     if k < 1:
         raise ValueError(f"k {k}: expected 1 or more")
@@ -210,13 +229,17 @@ def check_queries(queries: ArrayLike, dimension: int, k: int) -> NDArray[np.floa
         block = block[None, :]
     if block.ndim != 2 or block.shape[1] != dimension:
         raise ValueError(f"queries of shape {np.shape(queries)}: expected ({dimension},) or (q, {dimension})")
-    if len(block) == 0:
+    count = len(block)
+    if count == 0:
         raise ValueError("no queries: expected at least one row")
-    with np.errstate(over="ignore"):
-        floats = np.ascontiguousarray(block, np.float32)
+    rows = count if count <= FEW else padded(count, TILE_ROWS)
+    floats = np.zeros((rows, padded(dimension, DIMENSION_STEP)), np.float32)
+    if block.dtype.kind == "f" and block.dtype.itemsize > floats.itemsize:
+        with np.errstate(over="ignore"):
+            floats[:count, :dimension] = block
+    else:
+        floats[:count, :dimension] = block
     if block.dtype.kind == "f" and not np.isfinite(floats).all():
         row = int(np.flatnonzero(~np.isfinite(floats).all(axis=1))[0])
         raise ValueError(f"query {row} holds NaN, infinity or a number too large for float32")
-    rows = len(block) if len(block) <= FEW else -(-len(block) // TILE_ROWS) * TILE_ROWS
-    rest = -dimension % DIMENSION_STEP
-    return np.pad(floats, ((0, rows - len(block)), (0, rest))) if rest or rows > len(block) else floats
+    return floats, count
