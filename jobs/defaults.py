@@ -46,7 +46,7 @@ def default_batch_rows(rows: int, train_rows: int | None = None) -> int:
 
 
 def default_train_rows(rows: int) -> int:
-    """Rows the training reads in all: a small source once, otherwise twenty batches, passing over it again."""
+    """Rows the training reads in all: a small source once, otherwise twenty batches in several passes."""
     return rows if rows <= ONE_BATCH_ROWS else TRAIN_BATCHES * BATCH_ROWS
 
 

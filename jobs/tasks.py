@@ -11,11 +11,14 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from typing import Any, Protocol
 
 import psutil
 
 from aggtree.storage.errors import AggtreeError, JobError
+from aggtree.storage.version import __version__
 
 ATTEMPTS = 3  # a partition that failed this often stops the job
 
@@ -48,20 +51,10 @@ class Outcome:
     peak: int
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions that must agree between this process and a worker, for both to write the same bytes."""
-    import numba
-    import numpy as np
-    import zarr
-
-    from aggtree.storage.version import __version__
-
-    return {
-        "aggtree": __version__,
-        "numpy": np.__version__,
-        "numba": numba.__version__,
-        "zarr": zarr.__version__,
-    }
+    return {"aggtree": __version__} | {name: version(name) for name in ("numpy", "numba", "zarr")}
 
 
 def differing_versions(theirs: dict[str, str], ours: dict[str, str]) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.params import AnnealingParams
@@ -61,38 +60,26 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
     """Learn dictionaries and write them; returns the mean squared error of the last batch."""
     ranges = batch_ranges(source.rows, job.batch_rows, job.train_rows)
     trainer, done = _resume(job)
-    finished = sum(stop - start for start, stop in ranges[:done])
-    total = sum(stop - start for start, stop in ranges)
-    progress.begin("train", total, done=finished)
+    # A row of the first batch counts once for each round that may come.
+    work = [
+        (stop - start) * (job.params.rounds + 1 if number == 0 else 1)
+        for number, (start, stop) in enumerate(ranges)
+    ]
+    progress.begin("train", sum(work), done=sum(work[:done]), unit="row passes")
     batches = read_in_order(as_dask_array(source, job.batch_rows), ranges[done:], ahead)
     with single_threaded_blas(), thread_map(threads) as mapper:
-        for (start, stop), batch in zip(ranges[done:], batches, strict=True):
-            wrong = invalid_rows(source.spec, batch, start, allowed=job.skip_invalid)
+        for (first, _), batch in zip(ranges[done:], batches, strict=True):
+            wrong = invalid_rows(source.spec, batch, first, allowed=job.skip_invalid)
             rows = np.delete(batch, wrong, axis=0) if len(wrong) else batch
-            told = 0
             if done == 0:
-                told = _fit_first(trainer, rows, mapper, progress)
+                trainer.fit(rows, map=mapper, progress=lambda *_: progress.advance(job.batch_rows))
             else:
                 trainer.partial_fit(rows, map=mapper)
             done += 1
             save_state(job.checkpoint, trainer.state() | {BATCHES_DONE: np.asarray([done], np.int64)})
-            progress.advance(stop - start - told)
+            progress.advance(sum(work[:done]) - progress.done)
     save_dictionaries(job.dictionaries, trainer.dictionaries, trainer.norm_ranges)
     return float(trainer.distortions[-1])
-
-
-def _fit_first(trainer: DictionaryAnnealing, rows: NDArray[Any], mapper: Map, progress: Progress) -> int:
-    """Anneal the first batch; returns how many of its rows were told as progress, a share for each round."""
-    share = len(rows) // (trainer.params.rounds + 2)
-    told = 0
-
-    def tell(_round: int, _error: float) -> None:
-        nonlocal told
-        told += share
-        progress.advance(share)
-
-    trainer.fit(rows, map=mapper, progress=tell)
-    return told
 
 
 def _resume(job: TrainJob) -> tuple[DictionaryAnnealing, int]:
