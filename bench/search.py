@@ -29,7 +29,7 @@ K = 100
 TURNS = 7
 SINGLE = 500
 FAISS_INDEXES = ("IVF2048,PQ8", "OPQ16_64,IVF2048,PQ16x4fsr")
-PROBES = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
+PROBES = (*range(8, 34, 2), 36, 40, 48, 56, 64, 96, 128)
 
 Search = Callable[[np.ndarray], np.ndarray]
 
