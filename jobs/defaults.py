@@ -53,4 +53,5 @@ def default_train_rows(rows: int) -> int:
 def default_shard_rows(rows: int) -> int:
     """Rows of one code shard: a million, less where that would leave too few shards to work on at once."""
     wanted = -(-rows // SHARDS_WANTED)
-    return max(CHUNK_ROWS, min(SHARD_ROWS, -(-wanted // CHUNK_ROWS) * CHUNK_ROWS))
+    unit = CHUNK_ROWS if wanted > CHUNK_ROWS else CHUNK_ROWS // 2
+    return min(SHARD_ROWS, -(-wanted // unit) * unit)

@@ -9,6 +9,8 @@ the libraries of the workers, count once over the whole tree. Where the system d
 the resident size is taken, which can only be larger.
 """
 
+import ctypes
+import gc
 import re
 import threading
 from contextlib import suppress
@@ -86,6 +88,13 @@ def tree_memory(*, exact: bool = True) -> int:
     return sum(process_memory(process, exact=exact) for process in family)
 
 
+def release_memory() -> None:
+    """Give freed memory back to the system, so that one stage's leftovers do not count in the next."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class MemoryMeter:
     """Context manager: a thread measures the process tree until the block ends.
 
@@ -128,10 +137,12 @@ class MemoryMeter:
         return now
 
     def take_stage_peak(self) -> int:
-        """The peak since the last call, and start anew."""
+        """The peak since the last call; what is measured from now on belongs to the next stage."""
         self.measure()
+        release_memory()
         with self._lock:
-            peak, self._stage_peak = self._stage_peak, self.now
+            peak, self._stage_peak = self._stage_peak, 0
+        self.measure()
         return peak
 
     def _run(self) -> None:
