@@ -146,26 +146,38 @@ class Encoder:
             raise ValueError(f"out {codes.dtype}{codes.shape}: expected uint8 {shape}")
         for first in range(0, len(x), CHUNK_ROWS):
             chunk = as_rows(x[first : first + CHUNK_ROWS])
-            lengths = check_rows(chunk, self.dictionaries.dimension, first)
-            self._encode_chunk(chunk, lengths, codes[first : first + len(chunk)])
+            if chunk.dtype != np.uint8:
+                check_rows(chunk, self.dictionaries.dimension, first)
+            self._encode_chunk(chunk, codes[first : first + len(chunk)])
         return codes
 
-    def _encode_chunk(self, rows: Rows, lengths: NDArray[np.float64], codes: NDArray[np.uint8]) -> None:
+    def _encode_chunk(self, rows: Rows, codes: NDArray[np.uint8]) -> None:
         if self._first is not None:
             labels, _ = self._first.assign(rows)
             codes[:, 0], codes[:, 1] = labels >> 8, labels & 0xFF
             codes = codes[:, 2:]
             rows = rows - self.dictionaries.part(0)[labels]
-            lengths = check_rows(rows, self.dictionaries.dimension)
         if self._beam_tables is None:
             return
-        exponents = self._beam_tables.exponents(lengths)
+        exponents = self._beam_tables.exponents(self._squared_lengths(rows))
         for exponent in np.unique(exponents):
-            chosen = exponents == exponent
             tables = self._beam_tables.tables(int(exponent))
-            found = np.empty((int(chosen.sum()), codes.shape[1]), np.uint8)
-            encode_rows(rows[chosen], tables, make_scratch(tables, self.beam), found)
+            chosen = np.flatnonzero(exponents == exponent)
+            part = rows if len(chosen) == len(rows) else rows[chosen]
+            found = np.empty((len(chosen), codes.shape[1]), np.uint8)
+            encode_rows(part, tables, make_scratch(tables, self.beam), found)
             codes[chosen] = found
+
+    def _squared_lengths(self, rows: Rows) -> NDArray[np.float64]:
+        """‖x‖² of each row, or one bound for all bytes when it needs no coarser unit."""
+        bound = np.full(1, 255.0**2 * rows.shape[1])
+        if (
+            rows.dtype == np.uint8
+            and self._beam_tables is not None
+            and not self._beam_tables.exponents(bound)[0]
+        ):
+            return np.broadcast_to(bound, len(rows))
+        return check_rows(rows, self.dictionaries.dimension)
 
 
 def reconstruct(dictionaries: Dictionaries, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
