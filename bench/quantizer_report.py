@@ -54,9 +54,7 @@ def online_rows(records: list[Record]) -> Rows:
     rows: Rows = []
     for (prefix, width), line in latest(records, "prefix", "bytes").items():
         errors = line["results"]["E"]
-        rise = max(
-            (after / before - 1 for before, after in pairwise(errors)), default=0.0
-        )
+        rise = max((after / before - 1 for before, after in pairwise(errors)), default=0.0)
         for batch in (1, 3, 10, 20, 30, 47, len(errors)):
             if batch <= len(errors):
                 ratio = f"{errors[batch - 1] / errors[0]:.3f}"

@@ -11,7 +11,7 @@ Rules for kernels (modules named `*_kernels.py`):
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def kernel(function: Function) -> Function:
     """Compile `function` on first call and cache the machine code on disk."""
-    compiled: Function = numba.njit(
+    compile_it = numba.njit(
         nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, boundscheck=False
-    )(function)
-    return compiled
+    )
+    return cast(Function, compile_it(function))

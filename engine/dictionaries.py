@@ -74,11 +74,11 @@ class Dictionaries:
 
     def __post_init__(self) -> None:
         if self.words.ndim != 2 or len(self.words) != sum(self.layout.words):
-            raise ValueError(f"words of shape {self.words.shape} do not fit dictionaries of sizes {self.layout.words}")
+            raise ValueError(f"words {self.words.shape} do not fit dictionaries of sizes {self.layout.words}")
 
     @property
     def dimension(self) -> int:
-        return self.words.shape[1]
+        return int(self.words.shape[1])
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -97,7 +97,10 @@ class Dictionaries:
         sizes = np.asarray(self.layout.words)
         if len(labels) and (labels.max(axis=0) >= sizes).any():
             number = int(np.flatnonzero(labels.max(axis=0) >= sizes)[0])
-            raise ValueError(f"codes use label {labels[:, number].max()} of dictionary {number + 1}, which has {sizes[number]} words")
+            raise ValueError(
+                f"codes use label {labels[:, number].max()} of dictionary {number + 1}, "
+                f"which has {sizes[number]} words"
+            )
         return labels
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -36,7 +36,7 @@ def dictionary_sizes(dictionaries: int | None, words: int | Sequence[int]) -> tu
         return (words,) * (8 if dictionaries is None else dictionaries)
     sizes = tuple(int(size) for size in words)
     if dictionaries is not None and dictionaries != len(sizes):
-        raise ValueError(f"dictionaries={dictionaries} but words names {len(sizes)} sizes: leave one of them out")
+        raise ValueError(f"dictionaries={dictionaries} but words names {len(sizes)} sizes: leave one out")
     return sizes
 
 

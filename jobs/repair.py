@@ -41,9 +41,9 @@ def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRec
     # Which rows were left out is known from encoding alone.
     if manifest.rows == manifest.source_rows:
         for number in range(-(-manifest.source_rows // _shard_rows(manifest))):
-            record = _shard_record(index, manifest, number, damaged)
-            if record is not None:
-                job.record_done("encode", number, record.to_json() | {"invalid": []})
+            shard = _shard_record(index, manifest, number, damaged)
+            if shard is not None:
+                job.record_done("encode", number, shard.to_json() | {"invalid": []})
     return job
 
 

@@ -42,7 +42,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (wheel,) = folder.glob("aggtree-*.whl")
     venv.create(folder / "venv")
-    site = folder / "venv" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel],
         check=True,
@@ -61,6 +61,10 @@ def test_the_wheel_works_in_an_empty_environment(outside: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert str(outside / "venv") in answer.stdout
     help_text = subprocess.run(
-        [python, "-m", "aggtree.jobs.command_line", "--help"], cwd=outside, capture_output=True, text=True, check=True
+        [python, "-m", "aggtree.jobs.command_line", "--help"],
+        cwd=outside,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "Examples" in help_text.stdout
