@@ -44,12 +44,9 @@ class OnlineState:
         chosen = np.sort(rng.permutation(len(rows))[:fresh])
         if len(kept) == 0:
             return replace(self, sample=rows[chosen], trusted=total)
-        sample = np.concatenate((self.sample[np.sort(kept)], rows[chosen].astype(np.float32)))
-        if self.sample.dtype == rows.dtype:
-            sample = sample.astype(rows.dtype)
-        return replace(
-            self, sample=cast(Rows, sample.astype(np.result_type(sample, np.uint8))), trusted=total
-        )
+        # Bytes and floats together become floats; bytes alone stay bytes.
+        sample = np.concatenate((self.sample[np.sort(kept)], rows[chosen]))
+        return replace(self, sample=cast(Rows, sample), trusted=total)
 
     def after_batch(self, rows: Rows, accepted: bool, rng: np.random.Generator) -> "OnlineState":
         """The state after a batch; rows of an odd batch are not remembered before PATIENCE is over."""
