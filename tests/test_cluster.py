@@ -180,3 +180,22 @@ def test_a_task_that_kills_its_workers_is_named(monkeypatch: pytest.MonkeyPatch)
         task = Dies(number=4, rows=1)
         with pytest.raises(JobError, match="encode: partition 4 failed: several workers died"):
             list(executor.run("encode", die, [task], Progress()))
+
+
+SCRIPT = """
+import sys
+from aggtree.jobs import plan
+from aggtree.jobs.build_index import build
+plan.CLUSTER_ROWS = 1
+print("the script runs")
+print(build(sys.argv[1], sys.argv[2], workers=2, words=(16, 16, 16), shard_rows=700).rows)
+"""
+
+
+@pytest.mark.timeout(200)
+def test_a_script_needs_no_guard(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, tmp_path / "script.py", source, tmp_path / "index"]
+    answer = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert answer.stdout.split("\n") == ["the script runs", str(len(vectors())), ""], answer.stderr
+    assert "Traceback" not in answer.stderr
