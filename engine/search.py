@@ -53,8 +53,8 @@ class Answer(NamedTuple):
 def default_limits(leaves: int, first_words: int) -> tuple[int, ...]:
     """Limits for a tree of so many leaves, behind a first dictionary of so many words.
 
-    Chosen from measurements on half a million and three million SIFT vectors, for R@100 of about .95 and
-    .93: the nearest neighbour of a query lies below one of its 32 nearest words of 2048, and the number
+    Chosen from measurements on half a million real and three million generated SIFT vectors, for R@100
+    of about .95 and .92: the nearest neighbour of a query lies below one of its 32 nearest words of 2048, and the number
     of words to look below grows with the fourth root of the leaves. Behind a narrow first dictionary the
     second level does the work.
     """
