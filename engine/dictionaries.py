@@ -47,7 +47,7 @@ class CodeLayout:
         """Labels (n, M) of codes (n, width)."""
         labels = np.empty((len(codes), self.levels), np.uint16)
         labels[:, 1:] = codes[:, self.wide + 1 :]
-        labels[:, 0] = codes[:, self.wide]
+        labels[:, 0] = codes[:, int(self.wide)]
         if self.wide:
             labels[:, 0] |= codes[:, 0].astype(np.uint16) << 8
         return labels

@@ -19,10 +19,10 @@ def parse_words(text: str) -> tuple[int, ...]:
     """Read sizes of dictionaries as the command line writes them: `256x8` or `4096,256x8`."""
     sizes: list[int] = []
     for part in text.split(","):
-        count, _, times = part.strip().partition("x")
-        if not count.isdecimal() or (times and not times.isdecimal()):
+        count, repeated, times = part.strip().partition("x")
+        if not count.isdecimal() or (repeated and not times.isdecimal()):
             raise ValueError(f"words {text!r}: expected sizes such as 256x8 or 4096,256x8, got {part!r}")
-        sizes.extend([int(count)] * (int(times) if times else 1))
+        sizes.extend([int(count)] * (int(times) if repeated else 1))
     return tuple(sizes)
 
 
