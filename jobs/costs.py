@@ -14,7 +14,7 @@ from aggtree.jobs.memory import MIB
 
 DRIVER_BYTES = 220 * MIB  # this process with all libraries; 85 MiB of it only while kernels are compiled
 CLUSTER_BYTES = 30 * MIB  # a scheduler inside this process, and its helper process
-WORKER_BYTES = 170 * MIB  # one spawned worker, kernels loaded
+WORKER_BYTES = 145 * MIB  # one spawned worker, kernels loaded from their cache
 BLOCK_BYTES = 8 * MIB  # rows that encoding reads at once, in their own dtype
 SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted size
 ENCODER_ROWS = 8192  # rows the encoder converts at a time
