@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import NearestWord
-from aggtree.engine.encoding import Encoder, reconstruct
+from aggtree.engine.encoding import Encoder
 from aggtree.engine.first_dictionary import TwoStage, learn_first_dictionary
 from aggtree.storage.vector_source import open_source
 from bench import quantizer_report, record
@@ -68,7 +68,7 @@ def error(rows: np.ndarray, decoded: np.ndarray) -> float:
 def our_error(dictionaries: Dictionaries, rows: np.ndarray, beam: int = BEAM) -> float:
     encoder = Encoder(dictionaries, beam)
     errors = [
-        (error(part, reconstruct(dictionaries, encoder.encode(part))), len(part))
+        (error(part, dictionaries.decode(encoder.encode(part))), len(part))
         for part in np.array_split(rows, max(1, len(rows) // 50_000))
     ]
     return float(np.average([value for value, _ in errors], weights=[count for _, count in errors]))
@@ -197,7 +197,7 @@ def encoding(options: argparse.Namespace) -> None:
     results = {
         "rows_per_second": ours,
         "faiss_rows_per_second": theirs,
-        "E": error(rows, reconstruct(dictionaries, codes)),
+        "E": error(rows, dictionaries.decode(codes)),
         "faiss_E": error(rows, rival.decode(rival_codes)),
         "beams": beams,
     }

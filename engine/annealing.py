@@ -29,7 +29,7 @@ from aggtree.engine.cooling import (
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import as_rows, check_rows
 from aggtree.engine.distances_kernels import Rows
-from aggtree.engine.encoding import CHUNK_ROWS, Encoder, reconstruct
+from aggtree.engine.encoding import CHUNK_ROWS, Encoder
 from aggtree.engine.first_dictionary import learn_first_dictionary, word_chooser
 from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
 
@@ -153,7 +153,7 @@ class DictionaryAnnealing:
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Reconstructions (n, d) float32 of codes (n, width)."""
-        return reconstruct(self.dictionaries, codes)
+        return self.dictionaries.decode(codes)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything `from_state` needs to go on bit for bit, as named arrays."""

@@ -8,7 +8,6 @@ from aggtree.engine.distances import BLOCK_ROWS, as_rows, check_rows, panel_layo
 from aggtree.engine.distances_kernels import Rows
 from aggtree.engine.encoding_kernels import NO_SCORE, Scratch, Tables, encode_rows
 from aggtree.engine.first_dictionary import word_chooser
-from aggtree.engine.least_squares_kernels import decode_rows
 from aggtree.engine.params import MAX_BEAM
 from aggtree.engine.vector_instructions import CHUNK, LANES
 
@@ -178,26 +177,3 @@ class Encoder:
         ):
             return np.broadcast_to(bound, len(rows))
         return check_rows(rows, self.dictionaries.dimension)
-
-
-def reconstruct(dictionaries: Dictionaries, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Reconstructions x̂ = Σ c_m(i_m), (n, d) float32, of codes (n, width) uint8."""
-    layout, locked = dictionaries.layout, int(dictionaries.layout.wide)
-    codes = np.asarray(codes)
-    if codes.ndim != 2 or codes.shape[1] != layout.width or codes.dtype != np.uint8:
-        raise ValueError(f"codes {codes.dtype}{codes.shape}: expected uint8 (n, {layout.width})")
-    labels = np.ascontiguousarray(codes[:, 2 * locked :])
-    for number, size in enumerate(layout.words[locked:]):
-        if len(codes) and labels[:, number].max() >= size:
-            where = f"dictionary {number + locked + 1}, which has {size} words"
-            raise ValueError(f"codes use label {labels[:, number].max()} of {where}")
-    out = np.zeros((len(codes), dictionaries.dimension), np.float32)
-    if locked:
-        first = codes[:, 0].astype(np.int64) << 8 | codes[:, 1]
-        if len(codes) and first.max() >= layout.words[0]:
-            raise ValueError(
-                f"codes use label {first.max()} of dictionary 1, which has {layout.words[0]} words"
-            )
-        out += dictionaries.part(0)[first]
-    decode_rows(labels, dictionaries.starts[locked:-1], dictionaries.words, out)
-    return out

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from aggtree.engine import distances_kernels, encoding_kernels, first_dictionary_kernels
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import NearestWord, panel_layout, products
-from aggtree.engine.encoding import BeamTables, Encoder, make_scratch, reconstruct
+from aggtree.engine.encoding import BeamTables, Encoder, make_scratch
 from aggtree.engine.first_dictionary import TwoStage
 from aggtree.engine.vector_instructions import LANES, TILE_ROWS
 
@@ -218,18 +218,18 @@ def test_bad_arguments_are_named():
 
 
 @pytest.mark.parametrize("sizes", [(5, 6, 7), (256,), (300, 9), (300,)])
-def test_reconstruct(sizes):
+def test_decoding_gives_the_sum_of_words(sizes):
     dictionaries = random_dictionaries(sizes, 4)
     labels = np.stack([np.random.default_rng(0).integers(0, size, 40) for size in sizes], axis=1)
     codes = dictionaries.layout.pack(labels)
     expected = sum(dictionaries.part(m)[labels[:, m]] for m in range(len(sizes)))
-    np.testing.assert_allclose(reconstruct(dictionaries, codes), expected, rtol=1e-4, atol=1e-3)
-    assert reconstruct(dictionaries, codes[:0]).shape == (0, 4)
+    np.testing.assert_allclose(dictionaries.decode(codes), expected, rtol=1e-4, atol=1e-3)
+    assert dictionaries.decode(codes[:0]).shape == (0, 4)
     with pytest.raises(ValueError, match="expected uint8"):
-        reconstruct(dictionaries, codes.astype(np.int32))
+        dictionaries.decode(codes.astype(np.int32))
     if sizes != (256,):
         with pytest.raises(ValueError, match="which has"):
-            reconstruct(dictionaries, np.full_like(codes, 255))
+            dictionaries.decode(np.full_like(codes, 255))
 
 
 def test_nearest_groups():
