@@ -238,3 +238,24 @@ def _header(kind: str, arrays: Mapping[str, NDArray[Any]], fields: dict[str, Jso
         offset += array.nbytes + -array.nbytes % ALIGNMENT
     text = canonical(header).ljust(room)
     return MAGIC + len(text).to_bytes(4, "little") + crc32c(text).to_bytes(4, "little") + text
+
+
+class OpenArrays:
+    """What the arrays of one open file mean; closing it gives the file back."""
+
+    file: ArrayFile
+
+    def check(self) -> None:
+        """Compare every byte with its checksum; IndexFormatError when one differs."""
+        self.file.check()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,14 +1,13 @@
 """Parts of a tree: the arrays of a `TreePart` in one array file."""
 
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.tree import TreePart
-from aggtree.storage.array_file import ArrayFile, write_arrays
+from aggtree.storage.array_file import ArrayFile, OpenArrays, write_arrays
 from aggtree.storage.checksums import BlockChecksums
 from aggtree.storage.errors import IndexFormatError
 
@@ -26,7 +25,7 @@ DTYPES = {
 }
 
 
-class Part:
+class Part(OpenArrays):
     """An open part. `level_nodes` and `level_leaves` are (M + 1,) int64 counts of levels 0..M."""
 
     def __init__(self, path: Path) -> None:
@@ -57,21 +56,6 @@ class Part:
     def arrays(self) -> TreePart:
         """The arrays, mapped read-only."""
         return TreePart(**self.file.arrays())
-
-    def check(self) -> None:
-        """Compare every byte with its checksum; IndexFormatError when one differs."""
-        self.file.check()
-
-    def close(self) -> None:
-        self.file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def write_part(path: Path, part: TreePart) -> BlockChecksums:

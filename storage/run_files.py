@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.storage.array_file import ArrayFile, write_arrays
+from aggtree.storage.array_file import ArrayFile, OpenArrays, write_arrays
 from aggtree.storage.checksums import BlockChecksums
 from aggtree.storage.errors import IndexFormatError
 
@@ -17,7 +16,7 @@ ID_DTYPES = ("<u4", "<u8")
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(OpenArrays):
     """An open run. `codes` and `ids` are mapped, for searching; `read` copies a slice without mapping it."""
 
     codes: NDArray[np.uint8]
@@ -32,21 +31,6 @@ class Run:
     def read(self, start: int, stop: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         """Copies of codes (n, width) uint8 and ids (n,) of rows start..stop."""
         return self.file.read("codes", start, stop), self.file.read("ids", start, stop)
-
-    def check(self) -> None:
-        """Compare every byte with its checksum; IndexFormatError when one differs."""
-        self.file.check()
-
-    def close(self) -> None:
-        self.file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def write_run(path: Path, codes: NDArray[np.uint8], ids: NDArray[Any]) -> BlockChecksums:
