@@ -18,8 +18,9 @@ from threadpoolctl import threadpool_limits
 from aggtree.engine import information
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.storage.vector_source import open_source, read_ground_truth
+from aggtree.storage.vector_source import read_ground_truth
 from bench import record
+from bench.data_sets import read_vectors
 
 LAYOUT = CodeLayout((256,) * 8)
 METHODS = ("pq", "opq", "rq", "da")
@@ -32,11 +33,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--queries", type=int, default=500)
     return parser.parse_args(arguments)
-
-
-def load(options: argparse.Namespace, name: str) -> np.ndarray:
-    source = open_source(options.data / f"{options.prefix}_{name}.bvecs")
-    return np.ascontiguousarray(source.read(0, source.rows))
 
 
 def faiss_codes(method: str, learn: np.ndarray, base: np.ndarray) -> np.ndarray:
@@ -92,7 +88,10 @@ def plot(prefix: str) -> None:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     faiss.omp_set_num_threads(1)
-    learn, base = load(options, "learn"), load(options, "base")
+    learn, base = (
+        read_vectors(options.data, options.prefix, "learn"),
+        read_vectors(options.data, options.prefix, "base"),
+    )
     truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")[: options.queries]
     with threadpool_limits(1):
         for method in METHODS:

@@ -27,8 +27,8 @@ from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import NearestWord
 from aggtree.engine.encoding import Encoder
 from aggtree.engine.first_dictionary import TwoStage, learn_first_dictionary
-from aggtree.storage.vector_source import open_source
 from bench import quantizer_report, record
+from bench.data_sets import read_vectors
 
 BEAM = 10
 CURVE_ROWS = 10_000
@@ -49,11 +49,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=47)
     parser.add_argument("--words", type=int, default=4096)
     return parser.parse_args(arguments)
-
-
-def load(options: argparse.Namespace, name: str) -> np.ndarray:
-    source = open_source(options.data / f"{options.prefix}_{name}.bvecs")
-    return np.ascontiguousarray(source.read(0, source.rows))
 
 
 def spread(rows: np.ndarray, count: int) -> np.ndarray:
@@ -155,7 +150,10 @@ def train_faiss(
 
 
 def training(options: argparse.Namespace) -> None:
-    learn, base = load(options, "learn"), spread(load(options, "base"), options.base_rows)
+    learn, base = (
+        read_vectors(options.data, options.prefix, "learn"),
+        spread(read_vectors(options.data, options.prefix, "base"), options.base_rows),
+    )
     for method in options.methods.split(","):
         if method == "da":
             results = train_ours(options, learn, base)
@@ -171,7 +169,10 @@ def save(options: argparse.Namespace, parameters: dict[str, Any], results: dict[
 
 def encoding(options: argparse.Namespace) -> None:
     """Both encoders in turns on the same dictionaries and rows; E against the beam width."""
-    learn, base = load(options, "learn"), spread(load(options, "base"), options.base_rows or 100_000)
+    learn, base = (
+        read_vectors(options.data, options.prefix, "learn"),
+        spread(read_vectors(options.data, options.prefix, "base"), options.base_rows or 100_000),
+    )
     trainer = DictionaryAnnealing(options.bytes, 256, beam=BEAM, rounds=3).fit(learn[:50_000])
     dictionaries = trainer.dictionaries
     rival = faiss_quantizer("rq", learn.shape[1], options.bytes)
@@ -206,7 +207,7 @@ def encoding(options: argparse.Namespace) -> None:
 
 def online(options: argparse.Namespace) -> None:
     """Batches of the base file as a shuffled stream, in passes; E on rows held out, after every batch."""
-    base = load(options, "base")
+    base = read_vectors(options.data, options.prefix, "base")
     held = spread(base, HELD_OUT)
     kept = np.ones(len(base), bool)
     kept[np.linspace(0, len(base) - 1, HELD_OUT).astype(int)] = False
@@ -225,7 +226,10 @@ def online(options: argparse.Namespace) -> None:
 
 def wide(options: argparse.Namespace) -> None:
     """Two-stage against exact choice of the first word: what it loses in E, and its speed."""
-    learn, base = load(options, "learn"), spread(load(options, "base"), options.base_rows or 20_000)
+    learn, base = (
+        read_vectors(options.data, options.prefix, "learn"),
+        spread(read_vectors(options.data, options.prefix, "base"), options.base_rows or 20_000),
+    )
     words = learn_first_dictionary(learn, options.words, np.random.default_rng(0))
     two, exact = TwoStage(words), NearestWord(words)
     (labels, _), two_seconds = timed(lambda: two.assign(base))

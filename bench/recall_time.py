@@ -18,8 +18,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import aggtree
-from aggtree.storage.vector_source import open_source, read_ground_truth
+from aggtree.storage.vector_source import read_ground_truth
 from bench import record
+from bench.data_sets import read_vectors
 
 K = 100
 TURNS = 5
@@ -29,11 +30,6 @@ PROBES = (4, 8, 16, 32, 64, 128)
 FIRST_LIMITS = (4, 8, 16, 32, 64, 128)
 
 Search = Callable[[np.ndarray], np.ndarray]
-
-
-def load(data: Path, name: str) -> np.ndarray:
-    source = open_source(data / f"{name}.bvecs")
-    return source.read(0, source.rows)
 
 
 def built_index(options: argparse.Namespace, folder: Path) -> tuple[aggtree.Index, dict[str, Any]]:
@@ -130,7 +126,7 @@ def main(arguments: list[str]) -> int:
         # Before the vectors are loaded for Faiss: the measured peak is the build's own.
         index, facts = built_index(options, Path(folder))
         learn, base, queries = (
-            load(options.data, f"{options.prefix}_{name}").astype(np.float32)
+            read_vectors(options.data, options.prefix, name).astype(np.float32)
             for name in ("learn", "base", "query")
         )
         with index, threadpool_limits(1):

@@ -22,8 +22,9 @@ from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import SearchParams, TreeParams, parse_words
 from aggtree.engine.search import Searcher
 from aggtree.engine.tree import build_tree
-from aggtree.storage.vector_source import open_source, read_ground_truth
+from aggtree.storage.vector_source import read_ground_truth
 from bench import record
+from bench.data_sets import read_vectors
 
 K = 100
 TURNS = 7
@@ -48,11 +49,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def load(options: argparse.Namespace, name: str) -> np.ndarray:
-    source = open_source(options.data / f"{options.prefix}_{name}.bvecs")
-    return source.read(0, source.rows)
-
-
 def recall(ids: np.ndarray, truth: np.ndarray, depth: int) -> float:
     """Fraction of queries whose true nearest neighbour is among the first `depth` answers."""
     return float((ids[:, :depth] == truth[:, :1]).any(axis=1).mean())
@@ -64,10 +60,10 @@ def learned(options: argparse.Namespace) -> tuple[np.ndarray, Dictionaries, np.n
     path = options.cache / f"{name}.npz" if options.cache else None
     if path is None or not path.exists():
         annealing = DictionaryAnnealing(words=options.words, rounds=options.rounds).fit(
-            load(options, "learn")
+            read_vectors(options.data, options.prefix, "learn")
         )
         arrays = {
-            "codes": annealing.encode(load(options, "base")),
+            "codes": annealing.encode(read_vectors(options.data, options.prefix, "base")),
             "words": annealing.dictionaries.words,
             "ranges": annealing.norm_ranges,
         }
@@ -107,7 +103,10 @@ def faiss_search(index: Any, prober: Any) -> Callable[[int], Search]:
 def faiss_indexes(options: argparse.Namespace) -> dict[str, Callable[[int], Search]]:
     """A trained and filled index of each kind, as a maker of searches."""
     makers = {}
-    learn, base = load(options, "learn").astype(np.float32), load(options, "base").astype(np.float32)
+    learn, base = (
+        read_vectors(options.data, options.prefix, "learn").astype(np.float32),
+        read_vectors(options.data, options.prefix, "base").astype(np.float32),
+    )
     for name in FAISS_INDEXES:
         index = faiss.index_factory(base.shape[1], name)
         index.train(learn)
@@ -158,7 +157,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     faiss.omp_set_num_threads(1)
     queries, truth = (
-        load(options, "query"),
+        read_vectors(options.data, options.prefix, "query"),
         read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs"),
     )
     with threadpool_limits(1):
