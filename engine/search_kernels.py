@@ -4,6 +4,8 @@ A corrupt file must be an error or a wrong answer, never a crash, and nothing he
 
 - the range of children (leaves) read from a node is cut to the next level (the node's own level), whose
   ends were checked when the tree was opened; a range that runs backwards is empty;
+- nodes of a level share no child and no leaf, so all ranges of a level together are cut to its length: a
+  query never does more than pass once over the tree, whatever the offsets hold;
 - a label is a byte and each dictionary but the first has 256 columns of the look-up tables, used or not;
 - lists are cut when they are full, even where there is no limit.
 """
@@ -115,13 +117,18 @@ def _node_ranges(
     first = tree.level_start[level]
     child = tree.level_start[level + 1]
     last = tree.level_start[min(level + 2, len(tree.level_start) - 1)]
+    leaf, last_leaf = tree.level_leaf[level], tree.level_leaf[level + 1]
+    leaves_left, children_left = last_leaf - leaf, last - child
     for i in range(kept):
         node = first + np.int64(nodes.numbers[i])
-        ranges[i, 0], ranges[i, 1] = _clamped(
-            tree.leaf_start, node, tree.level_leaf[level], tree.level_leaf[level + 1]
-        )
-        ranges[i, 2], ranges[i, 3] = _clamped(tree.child_start, node, child, last)
-        start, stop = ranges[i, 0], ranges[i, 1]
+        start, stop = _clamped(tree.child_start, node, child, last)
+        stop = min(stop, start + children_left)
+        children_left -= stop - start
+        ranges[i, 2], ranges[i, 3] = start, stop
+        start, stop = _clamped(tree.leaf_start, node, leaf, last_leaf)
+        stop = min(stop, start + leaves_left)
+        leaves_left -= stop - start
+        ranges[i, 0], ranges[i, 1] = start, stop
         _prefetch_range(tree.records, first_record + start * size, first_record + stop * size)
 
 

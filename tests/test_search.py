@@ -202,10 +202,25 @@ def test_garbage_is_searched_without_leaving_the_arrays(seed: int, kind: type) -
     tree = tree._replace(child_start=tree.child_start.astype(kind), leaf_start=tree.leaf_start.astype(kind))
     searcher = Searcher(garbage(tree, seed), dictionaries)
     for limits in ((0,), (2, 5), (1,)):
-        answer = searcher.search(random_queries(3), 10, SearchParams(limits=limits))
+        answer, counts = searcher.search_with_counts(random_queries(3), 10, SearchParams(limits=limits))
         assert answer.ids.shape == (3, 10)
+        assert counts.leaves.max() <= len(tree.ids) and counts.nodes.max() <= len(tree.labels)
         allowed = {-1, *searcher.tree.ids.astype(np.int64).tolist()}
         assert set(answer.ids.ravel().tolist()) <= allowed
+
+
+def test_a_node_that_claims_everything_costs_one_pass() -> None:
+    """Each node names all children of its level, or all leaves: a query looks at each of them once."""
+    words = (9, 8, 7)
+    _, _, dictionaries, tree, _ = make(words, 3000, bucket=2)
+    child_start, leaf_start = tree.child_start.copy(), tree.leaf_start.copy()
+    child_start[::2], leaf_start[::2] = 0, 0
+    child_start[1::2], leaf_start[1::2] = len(tree.labels), len(tree.ids)
+    searcher = Searcher(tree._replace(child_start=child_start, leaf_start=leaf_start), dictionaries)
+    for limits in ((0,), (4, 16)):
+        _, counts = searcher.search_with_counts(random_queries(5), 10, SearchParams(limits=limits))
+        assert counts.leaves.max() <= 3000 and counts.nodes.max() <= len(tree.labels)
+        assert counts.nodes.min() > 9
 
 
 def test_tables_equal_their_twin() -> None:
