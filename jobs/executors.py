@@ -5,6 +5,7 @@ shares one copy of the libraries between its threads (the kernels release the in
 has processes of its own, which may be on other machines and may die without taking the job with them.
 """
 
+import asyncio
 import importlib.util
 import logging
 import signal
@@ -23,6 +24,7 @@ from aggtree.storage.errors import JobError
 
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 300.0  # how long a job waits for a cluster that has lost all its workers
+LOOP_SECONDS = 120.0  # how long a stalled machine may take to start a thread
 
 
 class StoppedError(Exception):
@@ -263,6 +265,32 @@ def hidden_main() -> Iterator[None]:
         main.__dict__.update({name: value for name, value in saved.items() if name != "__file__" or value})
 
 
+@contextmanager
+def event_loop() -> Iterator[Any]:
+    """A running event loop in a thread of its own, for clusters and clients to share.
+
+    Dask would start one itself, and give up when the thread has not run within ten seconds: a busy or
+    suspended machine takes longer.
+    """
+    from tornado.ioloop import IOLoop
+
+    running: Future[IOLoop] = Future()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        running.set_result(IOLoop.current())
+        await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="IO loop", daemon=True)
+    thread.start()
+    loop = running.result(LOOP_SECONDS)
+    try:
+        yield loop
+    finally:
+        loop.add_callback(stop.set)
+        thread.join(LOOP_SECONDS)
+
+
 def local_cluster(workers: int) -> DaskExecutor:
     """A cluster of `workers` spawned processes of one thread each, on this machine."""
     executor = None
@@ -287,8 +315,10 @@ def _start_local_cluster(workers: int) -> DaskExecutor:
         failing.push(stack)
         stack.enter_context(hidden_main())
         stack.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "60s"}))
+        loop = stack.enter_context(event_loop())
         cluster = stack.enter_context(
             LocalCluster(
+                loop=loop,
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
@@ -297,7 +327,7 @@ def _start_local_cluster(workers: int) -> DaskExecutor:
                 silence_logs=logging.CRITICAL,
             )
         )
-        client = stack.enter_context(Client(cluster, set_as_default=False))
+        client = stack.enter_context(Client(cluster, loop=loop, set_as_default=False))
         client.run(ignore_interrupts)
         failing.pop_all()
     return DaskExecutor(client, stack, f"{workers} worker processes{_dashboard(client)}")
@@ -317,14 +347,17 @@ def existing_cluster(address: str) -> DaskExecutor:
     """The workers of a Dask scheduler that runs already, by its address such as `tcp://host:8786`."""
     from distributed import Client
 
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise JobError(f"scheduler {address}: cannot connect: {' '.join(str(error).split())}") from error
     stack = ExitStack()
-    stack.push(client)
-    workers = len(client.nthreads())
-    if not workers:
-        stack.close()
-        raise JobError(f"scheduler {address}: it has no workers; start some with `dask worker {address}`")
+    with ExitStack() as failing:
+        failing.push(stack)
+        loop = stack.enter_context(event_loop())
+        try:
+            client = Client(address, timeout=CONNECT_SECONDS, loop=loop, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise JobError(f"scheduler {address}: cannot connect: {' '.join(str(error).split())}") from error
+        stack.push(client)
+        workers = len(client.nthreads())
+        if not workers:
+            raise JobError(f"scheduler {address}: it has no workers; start some with `dask worker {address}`")
+        failing.pop_all()
     return DaskExecutor(client, stack, f"{workers} workers of {address}{_dashboard(client)}")
