@@ -1,13 +1,19 @@
-"""Kernel of exact search: products say which rows may be near, exact distances decide."""
+"""Kernels of exact search: products say which rows may be near, exact distances decide."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
+from aggtree.engine.intrinsics import prefetch
 
 LANES = 4
+# Components whose squared differences, of bytes, add up in 32 bits.
+INTEGERS = 1 << 14
+# Candidates whose vectors are asked for ahead of time, and bytes of each.
+AHEAD = 8
+PREFETCH = 256
 
 
 class Nearest(NamedTuple):
@@ -19,6 +25,19 @@ class Nearest(NamedTuple):
 
     distances: NDArray[np.float64]
     ids: NDArray[np.int64]
+
+
+class FlatVectors(NamedTuple):
+    """Vectors somewhere in one flat array, such as a mapped file with headers between the rows.
+
+    values : (v,) uint8, int8 or float32; row i is values[first + i * step :][:dimension]
+    """
+
+    values: NDArray[np.generic]
+    first: int
+    step: int
+    rows: int
+    dimension: int
 
 
 class Products(NamedTuple):
@@ -95,3 +114,88 @@ def merge_rows(
                 number = first_id + j
                 if distance < distances[0] or (distance == distances[0] and number < ids[0]):
                     _replace_farthest(distances, ids, distance, number)
+
+
+@kernel
+def _byte_distance(query: NDArray[np.int16], row: NDArray[np.generic]) -> np.float64:
+    """Squared distance of whole numbers within the range of bytes, by 32-bit integers."""
+    total = np.int64(0)
+    for first in range(0, len(query), INTEGERS):
+        one, other = query[first : first + INTEGERS], row[first : first + INTEGERS]
+        part = np.int32(0)
+        for j in range(len(one)):
+            difference = np.int32(np.int32(one[j]) - np.int32(other[j]))
+            part = np.int32(part + np.int32(difference * difference))
+        total += part
+    return np.float64(total)
+
+
+@kernel
+def _flat_distance(whole: Any, floats: Any, i: int, vectors: FlatVectors, row: Any) -> np.float64:
+    """Squared distance of query i and a row."""
+    start = vectors.first + row * vectors.step
+    values = vectors.values[start : start + vectors.dimension]
+    # A branch about an argument that is None is left out when the kernel is compiled.
+    if floats is not None:
+        return _squared_distance(floats[i], values)
+    if whole is not None:
+        return _byte_distance(whole[i], values)
+    return np.float64(np.inf)
+
+
+@kernel
+def _sort_heap(distances: NDArray[np.float64], ids: NDArray[np.int64]) -> None:
+    """Bring a heap with the farthest first into the order of (distance, id)."""
+    for last in range(len(ids) - 1, 0, -1):
+        distance, number = distances[last], ids[last]
+        distances[last], ids[last] = distances[0], ids[0]
+        _replace_farthest(distances[:last], ids[:last], distance, number)
+
+
+@kernel
+def rank_candidates(
+    whole: Any,
+    floats: Any,
+    vectors: FlatVectors,
+    candidates: NDArray[np.int64],
+    places: NDArray[np.int64],
+    nearest: Nearest,
+) -> None:
+    """The nearest of each query's own candidates, sorted by (distance, id).
+
+    whole : (q, d) int16, queries of whole numbers within the range of the vectors' bytes, or None
+    floats : (q, d), queries as they are, or None; one of both is there
+    candidates, places : (q, c), ids and the rows that hold their vectors; others than rows are left out
+    nearest : (q, k), out; inf and -1 where there are fewer
+    """
+    last = min(PREFETCH, vectors.dimension * vectors.values.itemsize)
+    for i in range(len(candidates)):
+        distances, ids = nearest.distances[i], nearest.ids[i]
+        distances[:], ids[:] = np.inf, -1
+        for j in range(len(candidates[i]) + AHEAD):
+            if j < len(candidates[i]):
+                start = (vectors.first + places[i, j] * vectors.step) * vectors.values.itemsize
+                for place in range(start, start + last + 63, 64):
+                    prefetch(vectors.values, min(place, start + last - 1))
+            row = places[i, j - AHEAD] if j >= AHEAD else np.int64(-1)
+            if 0 <= row < vectors.rows:
+                distance, number = _flat_distance(whole, floats, i, vectors, row), candidates[i, j - AHEAD]
+                if distance < distances[0] or (distance == distances[0] and number < ids[0]):
+                    _replace_farthest(distances, ids, distance, number)
+        _sort_heap(distances, ids)
+
+
+@kernel
+def touch_rows(vectors: FlatVectors, rows: NDArray[np.int64], page: int) -> Any:
+    """Read a value of every page of the given rows, so that the system fetches them; returns their sum.
+
+    page : values of a page
+    """
+    total = np.float64(0)
+    for row in rows:
+        if 0 <= row < vectors.rows:
+            start = vectors.first + row * vectors.step
+            for place in range(start, start + vectors.dimension, page):
+                total += vectors.values[place]
+            total += vectors.values[start + vectors.dimension - 1]
+    return total

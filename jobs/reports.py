@@ -118,7 +118,8 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
         _print_json(asdict(report) | {"recall": recall, "out": out})
         return
     limits = ",".join(map(str, report.limits))
-    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}")
+    rerank = f", the best {report.rerank} re-ranked" if report.rerank else ""
+    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{rerank}")
     if report.recall:
         click.echo("  ".join(f"R@{rank} {value:.4f}" for rank, value in report.recall.items()))
     click.echo(f"one by one: p50 {report.p50:.3f} ms, p99 {report.p99:.3f} ms")
@@ -148,6 +149,7 @@ def show_info(index: Index, *, as_json: bool) -> None:
     click.echo(f"{index.path}: {index.rows:,} rows of dimension {index.dimension}, build {manifest.build}")
     if manifest.source_rows != index.rows:
         click.echo(f"{manifest.source_rows - index.rows:,} rows of the source were left out")
+    click.echo(f"vectors for exact distances: {manifest.vectors or 'an array, to be named'}")
     parameters = dict(manifest.parameters)
     click.echo(f"dictionaries {_sizes(manifest.words)}; made by aggtree {manifest.made_by}")
     click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))

@@ -32,6 +32,7 @@ class SearchReport:
     p50, p99 : of queries sent one by one, on one thread.
     batch : per query, all queries in one call on `threads` threads.
     nodes, leaves : visited per query, on average.
+    rerank : candidates compared with the vectors themselves, 0 for none.
     """
 
     queries: int
@@ -44,6 +45,7 @@ class SearchReport:
     batch: float
     nodes: float
     leaves: float
+    rerank: int = 0
 
 
 def read_queries(spec: str | os.PathLike[str], dimension: int) -> NDArray[Any]:
@@ -72,19 +74,20 @@ def run_queries(
     *,
     k: int = 100,
     params: SearchParams | None = None,
+    rerank: int = 0,
     threads: int = 1,
     truth: NDArray[np.int64] | None = None,
 ) -> tuple[Answer, SearchReport]:
     """Answer all queries in one call and some one by one; compare with the ground truth if there is one."""
     params = params if params is not None and params.limits else index.searcher.default_params
-    index.search(queries[:1], k, params)  # compiled and warm before the clock runs
+    index.search(queries[:1], k, params, rerank=rerank)  # compiled and warm before the clock runs
     singles = []
     for query in queries[:MAX_SINGLE_QUERIES]:
         began = time.perf_counter()
-        index.search(query, k, params)
+        index.search(query, k, params, rerank=rerank)
         singles.append(time.perf_counter() - began)
     began = time.perf_counter()
-    answer, counts = index.search_with_counts(queries, k, params, threads)
+    answer, counts = index.search_with_counts(queries, k, params, threads, rerank=rerank)
     batch = (time.perf_counter() - began) / len(queries)
     p50, p99 = np.percentile(singles, (50, 99)) * 1000
     return answer, SearchReport(
@@ -98,6 +101,7 @@ def run_queries(
         batch=1000 * batch,
         nodes=float(counts.nodes.mean()),
         leaves=float(counts.leaves.mean()),
+        rerank=rerank,
     )
 
 

@@ -31,6 +31,7 @@ from aggtree.jobs.memory import MemoryMeter, format_size
 from aggtree.jobs.plan import Plan
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import Recipe
+from aggtree.jobs.remembered_source import remember_source, remembered_source
 from aggtree.jobs.sort import SortTask, sort_shard
 from aggtree.jobs.streams import travels
 from aggtree.jobs.tasks import Function, Task
@@ -78,6 +79,9 @@ class Stages:
     results: list[StageResult] = field(default_factory=list)
     _executor: Executor | None = None
     _worker_peaks: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        remember_source(self.job, self.source)
 
     @property
     def rows(self) -> int:
@@ -234,6 +238,7 @@ class Stages:
             source_rows=self.rows,
             parameters=self.job.parameters,
             source=self.job.source,
+            vectors=remembered_source(self.job),
         )
         finish_job(self.job.index)
         self._end("stitch")

@@ -14,26 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.storage.array_source import ArraySource
 from aggtree.storage.errors import SourceError
 from aggtree.storage.vector_source import VectorSource, check_shape, open_source, served_dtype
 
 BATCH_ROWS = 100_000
-
-
-class ArraySource(VectorSource):
-    """A numpy array or memory map in this process; other processes cannot open it."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        if array.ndim != 2:
-            raise SourceError(f"array of shape {array.shape}: expected (rows, dimension)")
-        self.spec = f"array {array.shape[0]} x {array.shape[1]}"
-        check_shape(self.spec, *array.shape)
-        self.rows, self.dimension = array.shape
-        self.dtype = served_dtype(self.spec, array.dtype)
-        self._array = array
-
-    def _read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.array(self._array[start:stop], self.dtype, order="C")
 
 
 class DaskSource(VectorSource):

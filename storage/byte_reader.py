@@ -4,6 +4,7 @@ Local files are read with `pread`, never mapped: pages of a mapping count as res
 process, and a build would then seem to use as much memory as its input has bytes.
 """
 
+import mmap
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -35,6 +36,10 @@ class ByteReader(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the file; reading afterwards is an error."""
+
+    def map(self) -> mmap.mmap | None:
+        """The bytes mapped read-only, or None where there is no local file."""
+        return None
 
     def read_into(self, offset: int, out: NDArray[Any]) -> None:
         """Fill the C-contiguous array `out` with the bytes from `offset` on."""
@@ -96,6 +101,12 @@ class LocalBytes(ByteReader):
                 break
             done += count
         return done
+
+    def map(self) -> mmap.mmap | None:
+        try:
+            return mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{self.name}: cannot be mapped: {reason(error)}") from error
 
     def close(self) -> None:
         if self._descriptor >= 0:

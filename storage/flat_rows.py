@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from aggtree.storage.byte_reader import ByteReader
 from aggtree.storage.errors import SourceError
-from aggtree.storage.vector_source import VectorSource, served_dtype
+from aggtree.storage.vector_source import MappedVectors, VectorSource, map_rows, served_dtype
 
 # Values that must be converted pass through a buffer of this size.
 PIECE_BYTES = 1024 * 1024
@@ -67,6 +67,12 @@ class FlatRows(VectorSource):
                 self._offset + (column * self.rows + start) * self._stored.itemsize, buffer
             )
             convert(buffer, out[:, column])
+
+    def mapped(self) -> MappedVectors | None:
+        if self._columns:
+            return None
+        row_bytes = self.dimension * self._stored.itemsize
+        return map_rows(self._reader, self, self._stored, offset=self._offset, row_bytes=row_bytes)
 
     def read_integers(self) -> NDArray[np.int64]:
         """The whole matrix as int64, for ids: never through float32, which is exact only below 2**24."""

@@ -8,6 +8,7 @@ every range they read to the arrays, so damaged data gives wrong answers and nev
 
 import mmap
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import DiskError, IndexFormatError
 from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, TREE
 from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
+from aggtree.storage.raw_vectors import RawVectors, Vectors, open_raw_vectors
 
 OPEN_ATTEMPTS = 20
 POPULATE_READ = 22
@@ -33,11 +35,17 @@ POPULATE_READ = 22
 
 
 class Index:
-    """An open index. It may be searched from several threads; parameters belong to a call, never to it."""
+    """An open index. It may be searched from several threads; parameters belong to a call, never to it.
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    vectors : where the vectors are that it was built from, if not where they were; looked at now if given,
+        otherwise when a search first needs them.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, vectors: Vectors | None = None) -> None:
         self.path = path
         self.manifest = manifest
+        self._raw = None if vectors is None else open_raw_vectors(path, manifest, vectors)
+        self._raw_lock = threading.Lock()
         wanted = [manifest.file(DICTIONARIES), *(manifest.tree_file(spec.name) for spec in ARRAYS)]
         check_files(path, wanted)
         self._maps: list[mmap.mmap] = []
@@ -83,24 +91,53 @@ class Index:
         """The dictionaries of the codes."""
         return self.searcher.dictionaries
 
+    @property
+    def raw_vectors(self) -> RawVectors:
+        """The vectors the index was built from; SourceError when they are gone or have changed."""
+        with self._raw_lock:
+            if self._raw is None:
+                self._raw = open_raw_vectors(self.path, self.manifest, None)
+            return self._raw
+
     def search(
-        self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        *,
+        rerank: int = 0,
     ) -> Answer:
         """Find the k nearest vectors of one query (d,) or several (q, d).
 
         Returns ids (q, k) int64 and squared distances (q, k) float32 to the vectors' reconstructions,
         nearest first; where fewer than k were found, -1 and inf.
+        rerank : so many candidates, k at least, are compared with the vectors themselves; the distances are
+            then exact, and equal ones are ordered by id. 0 for none.
         """
-        return self.searcher.search(queries, k, params, threads)
+        if rerank == 0:
+            return self.searcher.search(queries, k, params, threads)
+        return self.search_with_counts(queries, k, params, threads, rerank=rerank)[0]
 
     def search_with_counts(
-        self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        *,
+        rerank: int = 0,
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored."""
-        return self.searcher.search_with_counts(queries, k, params, threads)
+        if rerank == 0:
+            return self.searcher.search_with_counts(queries, k, params, threads)
+        if rerank < k:
+            raise ValueError(f"rerank {rerank}: expected k ({k}) or more, or 0 for none")
+        found, counts = self.searcher.search_with_counts(queries, rerank, params, threads)
+        return self.raw_vectors.rank(queries, found.ids, k, threads), counts
 
     def bytes_by_part(self) -> dict[str, int]:
-        """Bytes on disk: dictionaries and arrays of the tree, which queries need, and codes."""
+        """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
         parts = {DICTIONARIES: self.manifest.file(DICTIONARIES).bytes}
         parts |= {f"{TREE}/{spec.name}": self.manifest.tree_file(spec.name).bytes for spec in ARRAYS}
         start = f"{self.manifest.directory}/{CODES}/"
@@ -123,6 +160,9 @@ class Index:
         """Give the maps back; arrays taken from `tree` stay valid."""
         self._searcher = None
         self._maps = []
+        if self._raw is not None:
+            self._raw.close()
+            self._raw = None
 
     def __enter__(self) -> Self:
         return self
@@ -164,13 +204,16 @@ class Index:
         return dictionaries, norm_ranges
 
 
-def open_index(path: str | os.PathLike[str]) -> Index:
-    """Open a committed index; IndexFormatError when it is not there, incomplete or damaged."""
+def open_index(path: str | os.PathLike[str], vectors: Vectors | None = None) -> Index:
+    """Open a committed index; IndexFormatError when it is not there, incomplete or damaged.
+
+    vectors : a path, a source or an array, if the vectors are no longer where they were when it was built.
+    """
     index = Path(path)
     manifest = read_manifest(index)
     for _ in range(OPEN_ATTEMPTS):
         try:
-            return Index(index, manifest)
+            return Index(index, manifest, vectors)
         except (IndexFormatError, DiskError):
             # A build that replaces the index removes the old files after its commit.
             latest = read_manifest(index)

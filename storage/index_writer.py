@@ -106,6 +106,7 @@ def commit_index(
     parameters: Mapping[str, Any],
     source: Mapping[str, Any],
     own_ids: bool = False,
+    vectors: str = "",
 ) -> Manifest:
     """Commit the build whose dictionaries, codes and tree are in place; it is the index from now on."""
     path = f"{build_name(build)}/{DICTIONARIES}"
@@ -125,6 +126,7 @@ def commit_index(
         files=(file_record(index, path), *codes, *tree.files),
         parameters=dict(parameters),
         source=dict(source),
+        vectors=vectors,
     )
     commit_manifest(index, manifest)
     return manifest

@@ -88,6 +88,7 @@ class Manifest:
     words : sizes of the dictionaries.
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
     parameters, source : how the index was made, and the fingerprint of what from; for people and for resume.
+    vectors : what opens the source again, for re-ranking; "" for an array, which nothing opens again.
     """
 
     build: str
@@ -103,6 +104,7 @@ class Manifest:
     parameters: dict[str, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     made_by: str = __version__
+    vectors: str = ""
 
     @property
     def layout(self) -> CodeLayout:
@@ -135,7 +137,8 @@ class Manifest:
         return self.file(TREE, name)
 
     def to_json(self) -> dict[str, Json]:
-        return {
+        optional: dict[str, Json] = {"vectors": self.vectors} if self.vectors else {}
+        return optional | {
             "format": FORMAT,
             "version": FORMAT_VERSION,
             "made_by": self.made_by,
@@ -171,6 +174,7 @@ class Manifest:
             source=dict(record["source"]),
             made_by=_text(record["made_by"]),
             files=tuple(FileRecord.from_json(item) for item in record["files"]),
+            vectors=_text(record.get("vectors", "")),
         )
         if record["block_bytes"] != BLOCK:
             raise ValueError(f"checksums of blocks of {record['block_bytes']} bytes")

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from aggtree.storage.byte_reader import ByteReader, open_bytes
 from aggtree.storage.errors import SourceError
-from aggtree.storage.vector_source import MAX_DIMENSION, VectorSource, check_shape, suffix_of
+from aggtree.storage.vector_source import (
+    MAX_DIMENSION,
+    MappedVectors,
+    VectorSource,
+    check_shape,
+    map_rows,
+    suffix_of,
+)
 
 HEADER = np.dtype("<i4")
 STORED: dict[str, np.dtype[Any]] = {
@@ -51,6 +58,9 @@ class VecsSource(VectorSource):
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
         return self.read_stored(start, stop, self.dtype)
+
+    def mapped(self) -> MappedVectors | None:
+        return map_rows(self._reader, self, self._stored, offset=HEADER.itemsize, row_bytes=self._record)
 
     def read_stored(self, start: int, stop: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Rows start..stop converted to `dtype`."""

@@ -13,6 +13,7 @@ A source never loads its file. It is named by a *spec*, a path, a URL or a name 
     demo:base, demo:query        demo_data       the embedded descriptors
 """
 
+import mmap
 import os
 import re
 from abc import ABC, abstractmethod
@@ -20,13 +21,14 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import google_crc32c
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggtree.storage.byte_reader import reason
+from aggtree.engine.exact_kernels import FlatVectors
+from aggtree.storage.byte_reader import ByteReader, reason
 from aggtree.storage.errors import SourceError
 
 MAX_DIMENSION = 65_536
@@ -55,6 +57,16 @@ PACKED_SUFFIXES = ("gz", "bz2", "xz", "zst", "zip", "tar", "tgz")
 _SUFFIX = re.compile(r"\.([^./\\]+?)(?:\.crop_nb_\d+)?$")
 
 
+class MappedVectors(NamedTuple):
+    """Vectors in memory, or in a mapped file, which must keep its size while they are read.
+
+    pages : the mapping, or None for an array
+    """
+
+    vectors: FlatVectors
+    pages: mmap.mmap | None
+
+
 class VectorSource(ABC):
     """Rows of vectors, all of one dimension; safe to read from several threads.
 
@@ -81,6 +93,10 @@ class VectorSource(ABC):
         if start == stop:
             return np.empty((0, self.dimension), self.dtype)
         return self._read(start, stop)
+
+    def mapped(self) -> MappedVectors | None:
+        """The rows where they lie, if that is in memory or in a local file as `read` returns them."""
+        return None
 
     def take(self, rows: ArrayLike) -> NDArray[Any]:
         """The given rows, in the given order, repeats allowed, as (len(rows), dimension)."""
@@ -152,6 +168,21 @@ class VectorSource(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec!r}: {self.rows:,} rows x {self.dimension} {self.dtype})"
+
+
+def map_rows(
+    reader: ByteReader, source: VectorSource, stored: np.dtype[Any], *, offset: int, row_bytes: int
+) -> MappedVectors | None:
+    """Rows of a local file, `row_bytes` apart from `offset` on, if stored as the source serves them."""
+    if stored != source.dtype or offset % stored.itemsize or row_bytes % stored.itemsize:
+        return None
+    pages = reader.map()
+    if pages is None:
+        return None
+    values = np.frombuffer(pages, stored, reader.size // stored.itemsize)
+    size = stored.itemsize
+    vectors = FlatVectors(values, offset // size, row_bytes // size, source.rows, source.dimension)
+    return MappedVectors(vectors, pages)
 
 
 def served_dtype(name: str, stored: np.dtype[Any]) -> np.dtype[Any]:

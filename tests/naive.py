@@ -247,6 +247,22 @@ def merge_rows(queries, rows, k):
     return answers
 
 
+def rank_candidates(queries, vectors, candidates, k):
+    """The k nearest of each query's candidates as (distance, id); ids of no row are left out."""
+    answers = []
+    for query, numbers in zip(queries, candidates.tolist(), strict=True):
+        known = [number for number in numbers if 0 <= number < len(vectors)]
+        ranked = merge_rows(query[None], vectors[known], len(known))[0] if known else []
+        answers.append(sorted((distance, known[place]) for distance, place in ranked)[:k])
+    return answers
+
+
+def touch_rows(vectors, rows, page):
+    """First value of each page of the rows, and their last value, added up."""
+    known = [vectors[row] for row in rows if 0 <= row < len(vectors)]
+    return sum(float(row[::page].astype(np.float64).sum() + row[-1]) for row in known)
+
+
 def mark_ids(ids, limit, seen):
     """Place of the first id that is too large or that came before, or -1; the bits before it are set."""
     for place, number in enumerate(ids.tolist()):

@@ -65,6 +65,21 @@ def test_search_reports_recall_and_writes_answers(place: Path) -> None:
     assert np.load(place / "answers.npy").shape == (30, 50)
 
 
+def test_re_ranked_answers_are_exact(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index, query, out = place / "index", place / "query.npy", tmp_path / "answers.npy"
+    options = ("-k", "20", "--limits", "0", "--rerank", ROWS)
+    text = run("search", index, query, *options, "--ground-truth", place / "truth.ivecs", "--out", out)
+    assert f"best {ROWS} re-ranked" in text and "R@1 1.0000" in text
+    np.testing.assert_array_equal(np.load(out), read_ground_truth(place / "truth.ivecs"))
+    np.save(tmp_path / "moved.npy", vectors())
+    assert json.loads(run("search", index, query, *options, "--json", "--vectors", tmp_path / "moved.npy"))
+    np.save(tmp_path / "moved.npy", vectors(seed=1))
+    code, message = fail(capsys, "search", index, query, *options, "--vectors", tmp_path / "moved.npy")
+    assert code == 2 and "not the vectors that" in message and "--vectors" in message
+    code, message = fail(capsys, "search", index, query, "-k", "20", "--rerank", "10")
+    assert code == 2 and message == "error: rerank 10: expected k (20) or more, or 0 for none"
+
+
 def test_info_and_verify(place: Path) -> None:
     text = run("info", place / "index")
     for word in (f"{ROWS:,} rows", "16x3", "bytes per vector", "tree/records", "level"):

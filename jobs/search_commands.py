@@ -1,0 +1,122 @@
+"""The commands that answer queries: `search`, and `exact` without an index."""
+
+import os
+from pathlib import Path
+
+import click
+
+from aggtree.jobs.build_index import DEFAULT_MEMORY
+from aggtree.jobs.command_options import json_option, progress_for
+
+
+def _limits(_context: object, _parameter: object, text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: expected numbers such as 32,512") from None
+
+
+@click.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("queries")
+@click.option("-k", type=click.IntRange(1), default=100, show_default=True, help="Neighbours per query.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the ids to this .ivecs or .npy file.")
+@click.option(
+    "--ground-truth", metavar="FILE", help="True neighbours, for recall: .ivecs, .ibin, .npy, .hdf5."
+)
+@click.option(
+    "--limits", callback=_limits, metavar="L1,L2,..", help="Nodes kept per level.  [default: by size]"
+)
+@click.option(
+    "--rerank",
+    type=click.IntRange(1),
+    metavar="R",
+    help="Compare the R best, k at least, with the vectors themselves: exact distances.",
+)
+@click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
+@json_option
+def search(
+    index: Path,
+    queries: str,
+    *,
+    k: int,
+    out: Path | None,
+    ground_truth: str | None,
+    limits: tuple[int, ...],
+    rerank: int | None,
+    vectors: str | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Answer the queries of a file, and measure.
+
+    Prints recall, time per query, nodes and leaves visited. Without --rerank distances are those to the
+    vectors' codes.
+
+    \b
+    Examples:
+      aggtree search sift.index query.bvecs -k 10 --out answers.ivecs
+      aggtree search sift.index query.bvecs --ground-truth groundtruth.ivecs --limits 64,1024
+      aggtree search sift.index query.bvecs -k 10 --rerank 100 --out answers.npy
+    """
+    from aggtree.engine.params import SearchParams
+    from aggtree.jobs import reports, search_job
+    from aggtree.storage.index_reader import open_index
+
+    if out is not None:
+        search_job.check_output(out)
+    with open_index(index, vectors) as opened:
+        block = search_job.read_queries(queries, opened.dimension)
+        truth = search_job.load_truth(ground_truth, len(block)) if ground_truth else None
+        answer, report = search_job.run_queries(
+            opened,
+            block,
+            k=k,
+            params=SearchParams(limits=limits),
+            rerank=rerank or 0,
+            threads=threads,
+            truth=truth,
+        )
+    if out is not None:
+        search_job.save_ids(out, answer.ids)
+    reports.show_search(report, out, as_json=as_json)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("queries")
+@click.option("-k", type=click.IntRange(1), default=100, show_default=True, help="Neighbours per query.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Write the ids to this .ivecs or .npy file."
+)
+@click.option("--threads", type=click.IntRange(1), default=None, help="[default: all cores]")
+@click.option(
+    "--memory", default=DEFAULT_MEMORY, show_default=True, metavar="SIZE", help="Allowed for this process."
+)
+@json_option
+def exact(
+    source: str, queries: str, *, k: int, out: Path, threads: int | None, memory: str, as_json: bool
+) -> None:
+    """Find the exact neighbours of QUERIES in SOURCE.
+
+    The rows are streamed, so SOURCE may be larger than memory.
+
+    \b
+    Example:
+      aggtree exact base.bvecs query.bvecs -k 100 --out groundtruth.ivecs
+    """
+    from aggtree.jobs import reports, search_job
+    from aggtree.jobs.exact_job import exact_neighbours
+    from aggtree.jobs.memory import parse_size
+    from aggtree.storage.vector_source import open_source
+
+    search_job.check_output(out)
+    threads = threads or len(os.sched_getaffinity(0))
+    with open_source(source) as base, progress_for(as_json) as progress:
+        block = search_job.read_queries(queries, base.dimension)
+        ids, _ = exact_neighbours(
+            base, block, k=k, threads=threads, allowed=parse_size(memory), progress=progress
+        )
+    search_job.save_ids(out, ids)
+    reports.show_exact(out, ids.shape, as_json=as_json)
