@@ -4,7 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
-NOT_BENCHMARKS = {"__init__", "__main__", "data_sets", "quantizer_report", "record"}
+NOT_BENCHMARKS = {"__init__", "__main__", "data_sets", "grown_codes_kernels", "quantizer_report", "record"}
 
 
 def names() -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
+from aggtree.engine.vector_instructions import add_squares
 
 LANES = 8
 
@@ -203,6 +204,35 @@ def _write_norm(
 
 
 @kernel
+def _norm_of_sum(
+    start: NDArray[np.float32], words: Words, rows: NDArray[np.int64], first: int, sums: Any
+) -> Any:
+    """Squared norm of start + words[rows[first]] + ... + words[rows[-1]], in the order of `_squared_norm`."""
+    add_squares(start, words.words, rows, first, len(rows), sums)
+    a = sums[0]
+    for j in range(len(start) // LANES * LANES, len(start)):
+        value = start[j]
+        for row in rows[first:]:
+            value += words.words[row, j]
+        a += value * value
+    return ((a + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
+
+
+@kernel
+def _write_leaf(
+    rows: SortedRows, words: Words, i: int, norm: Any, base: Any, leaf: Any, part: TreePart
+) -> None:
+    """Write row i as leaf number `leaf` of its level, below a node of norm `base`."""
+    hang, width = rows.hang[i], rows.codes.shape[1]
+    prefix_bytes = hang + words.wide
+    place = part.record_start[hang] + leaf * (words.norm_bytes + width - prefix_bytes)
+    _write_norm(part.records, place, norm, norm - base, hang, words)
+    for j in range(prefix_bytes, width):
+        part.records[place + words.norm_bytes + j - prefix_bytes] = rows.codes[i, j]
+    part.ids[part.level_leaf[hang] + leaf] = rows.ids[i]
+
+
+@kernel
 def fill_part(
     rows: SortedRows,
     words: Words,
@@ -216,22 +246,26 @@ def fill_part(
 
     prefixes (M + 1, d) and norms (M + 1,) hold the reconstruction of the row's first 0..M labels and its
     squared norm; prefixes[0] is zero. Only what follows the labels shared with the row before is computed
-    again, and always by the same additions, so a norm does not depend on the rows around it.
-    next_node (M + 2,) and next_leaf (M + 1,) start at zero.
+    again, and only what a node or the next row needs is stored; always by the same additions, so a norm
+    does not depend on the rows around it. next_node (M + 2,) and next_leaf (M + 1,) start at zero.
     """
-    codes, wide = rows.codes, words.wide
-    levels = len(prefixes) - 1
-    width = codes.shape[1]
+    codes, wide, levels = rows.codes, words.wide, len(prefixes) - 1
+    chosen, sums = np.empty(levels, np.int64), np.empty(LANES, np.float32)
     for i in range(len(rows.ids)):
         hang = rows.hang[i]
         known = rows.common[i] if i > 0 else 0
+        kept = max(known, hang, rows.common[i + 1] if i + 1 < len(rows.ids) else 0)
         for level in range(known + 1, levels + 1):
-            word = words.words[words.starts[level - 1] + _label(codes, i, level, wide)]
+            chosen[level - 1] = words.starts[level - 1] + _label(codes, i, level, wide)
+        for level in range(known + 1, kept + 1):
+            word = words.words[chosen[level - 1]]
             before, prefix = prefixes[level - 1], prefixes[level]
             for j in range(len(prefix)):
                 prefix[j] = before[j] + word[j]
             if level <= hang or level == levels:
                 norms[level] = _squared_norm(prefix)
+        if kept < levels:
+            norms[levels] = _norm_of_sum(prefixes[kept], words, chosen, kept, sums)
         for level in range(rows.common[i] + 1, hang + 1):
             node = part.level_start[level] + next_node[level]
             part.labels[node] = _label(codes, i, level, wide) if level > 0 else 0
@@ -239,11 +273,5 @@ def fill_part(
             part.child_start[node] = next_node[level + 1]
             part.leaf_start[node] = next_leaf[level]
             next_node[level] += 1
-        prefix_bytes = hang + wide
-        size = words.norm_bytes + width - prefix_bytes
-        place = part.record_start[hang] + next_leaf[hang] * size
-        _write_norm(part.records, place, norms[levels], norms[levels] - norms[hang], hang, words)
-        for j in range(prefix_bytes, width):
-            part.records[place + words.norm_bytes + j - prefix_bytes] = codes[i, j]
-        part.ids[part.level_leaf[hang] + next_leaf[hang]] = rows.ids[i]
+        _write_leaf(rows, words, i, norms[levels], norms[hang], next_leaf[hang], part)
         next_leaf[hang] += 1

@@ -1,9 +1,9 @@
-"""LLVM vector code for the two innermost loops, which numba's own vectorizer leaves on the table.
+"""LLVM vector code for the innermost loops, which numba's own vectorizer leaves on the table.
 
 `multiply_tile` keeps a tile of 6 rows x 16 words in registers, `score_row` sums 16-bit rows and
-keeps running minima beside the sums. Vectors are 16 lanes wide and LLVM splits them into whatever
-registers the machine has. Multiply-add is the exact `fma`, dimension after dimension, so a result
-never depends on the block it is computed in.
+keeps running minima beside the sums, `add_squares` sums words without storing the sum. Vectors are
+8 or 16 lanes wide and LLVM splits them into whatever registers the machine has. Multiply-add is the
+exact `fma`, dimension after dimension, so a result never depends on the block it is computed in.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ CHUNK = 4 * LANES
 
 _INT16, _INT32, _INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
+_EIGHT = ir.VectorType(ir.FloatType(), 8)
 _SHORTS, _INTS = ir.VectorType(_INT16, LANES), ir.VectorType(_INT32, LANES)
 
 Generator = Callable[[Any, Any, Any, Any], Any]
@@ -285,9 +286,95 @@ def _lowest_bit(_: Any, mask: Any) -> tuple[Any, Generator]:
     return types.int64(types.int64), generate
 
 
+def _add_squares(
+    _: Any, start: Any, words: Any, rows: Any, first: Any, last: Any, sums: Any
+) -> tuple[Any, Generator]:
+    """sums[i] = Σ v_j² over j ≡ i (mod 8) in whole eights; v = start + Σ_k words[rows[k]], k = first..last.
+
+    start (d,), words (n, d) and sums (8,) float32, rows int64. v is never stored; words are added one after
+    another, so that each v_j is the same number as if every sum had been stored.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start_data, word_data, row_data, sum_data = (
+            _data(context, builder, signature, args, number) for number in (0, 1, 2, 5)
+        )
+        dimension = _columns(context, builder, signature, args, 1)
+        total = ir.Constant(_EIGHT, [0.0] * 8)
+        done = _INT64(0)
+        # Four registers at once while there are so many left, then one.
+        for registers in (4, 1):
+            step = _INT64(8 * registers)
+            end = builder.sub(dimension, builder.srem(dimension, step))
+            sources = (start_data, word_data, row_data)
+            total = _squares_loop(
+                builder, sources, dimension, (args[3], args[4]), (done, end), registers, total
+            )
+            done = end
+        _store(builder, total, sum_data)
+        return context.get_dummy_value()
+
+    signature = types.void(start, words, rows, types.int64, types.int64, sums)
+    return signature, generate
+
+
+def _squares_loop(
+    builder: Any, sources: Any, dimension: Any, words: Any, span: Any, registers: int, total: Any
+) -> Any:
+    """The loop of `_add_squares` over a span of dimensions; returns the sums so far."""
+    start_data, word_data, row_data = sources
+    fma = _declare(builder.module, ir.FunctionType(_EIGHT, [_EIGHT] * 3), "llvm.fma.v8f32")
+    before = builder.block
+    head, inner, tail, after = (
+        builder.append_basic_block(name)
+        for name in ("squares", "squares.words", "squares.tail", "squares.end")
+    )
+    builder.cbranch(builder.icmp_signed("<", *span), head, after)
+
+    builder.position_at_end(head)
+    j, sums = builder.phi(_INT64), builder.phi(_EIGHT)
+    places = [builder.add(j, _INT64(8 * part)) for part in range(registers)]
+    values = [_load(builder, builder.gep(start_data, [place]), _EIGHT) for place in places]
+    builder.cbranch(builder.icmp_signed("<", *words), inner, tail)
+
+    builder.position_at_end(inner)
+    k, parts = builder.phi(_INT64), [builder.phi(_EIGHT) for _ in places]
+    row = builder.mul(builder.load(builder.gep(row_data, [k])), dimension)
+    added = [
+        builder.fadd(part, _load(builder, builder.gep(word_data, [builder.add(row, place)]), _EIGHT))
+        for part, place in zip(parts, places, strict=True)
+    ]
+    following = builder.add(k, _INT64(1))
+    for value, initial, updated in zip([k, *parts], [words[0], *values], [following, *added], strict=True):
+        value.add_incoming(initial, head)
+        value.add_incoming(updated, inner)
+    builder.cbranch(builder.icmp_signed("<", following, words[1]), inner, tail)
+
+    builder.position_at_end(tail)
+    finals, squares = [builder.phi(_EIGHT) for _ in places], sums
+    for final, value, updated in zip(finals, values, added, strict=True):
+        final.add_incoming(value, head)
+        final.add_incoming(updated, inner)
+    for final in finals:
+        squares = builder.call(fma, [final, final, squares])
+    next_j = builder.add(j, _INT64(8 * registers))
+    j.add_incoming(span[0], before)
+    j.add_incoming(next_j, tail)
+    sums.add_incoming(total, before)
+    sums.add_incoming(squares, tail)
+    builder.cbranch(builder.icmp_signed("<", next_j, span[1]), head, after)
+
+    builder.position_at_end(after)
+    result = builder.phi(_EIGHT)
+    result.add_incoming(total, before)
+    result.add_incoming(squares, tail)
+    return result
+
+
 multiply_tile: Any = intrinsic(_multiply_tile)
 score_row: Any = intrinsic(_score_row)
 row_minima: Any = intrinsic(_row_minima)
 count_at_most: Any = intrinsic(_count_at_most)
 lanes_at_most: Any = intrinsic(_lanes_at_most)
 lowest_bit: Any = intrinsic(_lowest_bit)
+add_squares: Any = intrinsic(_add_squares)
