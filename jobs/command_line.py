@@ -79,11 +79,13 @@ def info(index: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("index", type=click.Path(path_type=Path))
 @click.option("--workers", type=click.IntRange(1), default=None, metavar="N", help="[default: all cores]")
+@click.option("--deep", is_flag=True, help="Also compare the tree with the codes it was made from.")
 @json_option
-def verify(index: Path, workers: int | None, as_json: bool) -> None:
+def verify(index: Path, *, workers: int | None, deep: bool, as_json: bool) -> None:
     """Read every byte of INDEX and check it.
 
-    Each damage is named on a line; the exit code is 1 if there is any.
+    Checksums of all files, and whether the tree makes sense. Each damage is named on a line; the exit
+    code is 1 if there is any.
 
     \b
     Example:
@@ -93,7 +95,7 @@ def verify(index: Path, workers: int | None, as_json: bool) -> None:
     from aggtree.jobs.verify_job import verify_with_progress
 
     with progress_for(as_json) as progress:
-        damages = verify_with_progress(index, workers or len(os.sched_getaffinity(0)), progress)
+        damages = verify_with_progress(index, workers or len(os.sched_getaffinity(0)), progress, deep=deep)
     reports.show_damages(index, damages, as_json=as_json)
     if damages:
         raise SystemExit(1)

@@ -6,8 +6,10 @@ from aggtree.jobs.progress import Progress
 from aggtree.storage.verify import Damage, verify_index
 
 
-def verify_with_progress(index: Path, workers: int, progress: Progress) -> list[Damage]:
-    """Read and check every byte of an index; returns the damage found."""
+def verify_with_progress(
+    index: Path, workers: int, progress: Progress, *, deep: bool = False
+) -> list[Damage]:
+    """Read and check every byte of an index; returns the damage found. deep : see verify_index."""
     told = 0
 
     def advance(done: int, total: int) -> None:
@@ -17,7 +19,7 @@ def verify_with_progress(index: Path, workers: int, progress: Progress) -> list[
         progress.advance(done - told)
         told = done
 
-    damages = verify_index(index, advance, workers)
+    damages = verify_index(index, advance, workers, deep=deep)
     if told:
         progress.end(damages=len(damages))
     return damages

@@ -6,17 +6,20 @@ its level and let the ranges cover it.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.check_kernels import mark_ids
+from aggtree.engine.check_kernels import disordered_leaf, mark_ids
 from aggtree.engine.tree import Tree
 from aggtree.storage.format import TreeCounts
 from aggtree.storage.manifest import Manifest
 
 ROWS = 1 << 20
+NODES = 1 << 18
+LABELS = 256
 PARENTS = 1 << 14
 """Nodes whose children, at most 256 each, are checked at a time."""
 
@@ -24,19 +27,30 @@ Report = Callable[[str, int, str], None]
 """Told the array, the element and what is wrong with it."""
 
 
-def structure_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Callable[[], None]]:
-    """The checks, independent of each other, each of which reports the first damage it finds."""
+Check = Callable[[], None]
+
+
+def offset_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Check]:
+    """Checks of the offsets, which all other checks follow; each reports the first damage it finds."""
     counts = manifest.counts
-    checks = [
+    return [
         lambda: _check_starts("child_start", tree.child_start, counts.level_start[1:], counts, report),
         lambda: _check_starts("leaf_start", tree.leaf_start, counts.level_leaf, counts, report),
+    ]
+
+
+def content_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Check]:
+    """Checks that need right offsets, independent of each other; each reports the first damage it finds."""
+    checks = [
         lambda: _check_no_empty_node(tree, report),
         lambda: _check_labels(tree, manifest, report),
         lambda: _check_norms(tree, report),
         lambda: _check_records(tree, manifest, report),
     ]
+    # The longest first, so that all workers end together.
+    checks = _leaf_order_checks(tree, manifest, report) + checks
     if not manifest.own_ids:
-        checks.append(lambda: _check_ids(tree.ids, manifest.source_rows, report))
+        checks.insert(0, lambda: _check_ids(tree.ids, manifest.source_rows, report))
     return checks
 
 
@@ -108,8 +122,9 @@ def _check_labels(tree: Tree, manifest: Manifest, report: Report) -> None:
 def _check_siblings(tree: Tree, start: int, stop: int, size: int, report: Report) -> bool:
     """Check the children of the nodes start..stop; False when one is damaged."""
     bounds = tree.child_start[start : stop + 1].astype(np.int64)
-    if (np.diff(bounds) < 0).any() or np.diff(bounds).max(initial=0) > 256 or bounds[-1] > len(tree.labels):
-        report("child_start", start, f"children of the nodes {start} to {stop} are too many or not in order")
+    most = int(np.diff(bounds).max(initial=0))
+    if most > LABELS:
+        report("child_start", start, f"{most} children of one of the nodes {start} to {stop}")
         return False
     labels = tree.labels[bounds[0] : bounds[-1]]
     wrong = np.zeros(len(labels), np.bool_)
@@ -159,6 +174,29 @@ def _check_records(tree: Tree, manifest: Manifest, report: Report) -> None:
             if place >= 0:
                 report("records", start + place * size, "a norm that is not finite")
                 return
+
+
+def _leaf_order_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Check]:
+    """One check for each block of nodes, each of which reports the first damage of its own."""
+    starts = manifest.counts.level_start
+    return [
+        partial(
+            _check_leaf_order, tree, level, first, min(first + NODES, starts[level + 1]), manifest, report
+        )
+        for level in range(1, len(manifest.words) + 1)
+        for first in range(starts[level], starts[level + 1], NODES)
+    ]
+
+
+def _check_leaf_order(
+    tree: Tree, level: int, first: int, stop: int, manifest: Manifest, report: Report
+) -> None:
+    """Leaves of a node are in (code, id) order, and those that could be below a child are."""
+    counts = manifest.counts
+    leaf = disordered_leaf(tree, level, first, stop, manifest.norm_bytes, counts.record_bytes(level))
+    if leaf >= 0:
+        place = counts.record_start[level] + (leaf - counts.level_leaf[level]) * counts.record_bytes(level)
+        report("records", place, f"leaf {leaf} is not in the order of (code, id) below its node")
 
 
 def _check_ids(ids: NDArray[Any], limit: int, report: Report) -> None:

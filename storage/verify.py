@@ -1,5 +1,7 @@
 """Whether every byte of an index is right: checksums of all files, then the structure of the tree.
 
+A deep check also compares the tree with the codes it was made from.
+
 Checksums are computed by threads, one run of blocks each; CRC-32C and reading leave the interpreter
 free, so they scale. Damage is named by file, block of 4 MiB and level of the tree.
 """
@@ -17,12 +19,14 @@ from numpy.typing import NDArray
 from aggtree.storage.array_file import ArrayFile
 from aggtree.storage.checksums import BLOCK, block_ranges, crc32c
 from aggtree.storage.code_store import CodeStore
+from aggtree.storage.deep_checks import rows_of_other_codes
 from aggtree.storage.dictionary_file import DICTIONARY_KIND
 from aggtree.storage.errors import AggtreeError, DiskError, IndexFormatError
 from aggtree.storage.format import CODES, DICTIONARIES, MANIFEST, TREE
 from aggtree.storage.index_reader import Index
 from aggtree.storage.manifest import FileRecord, Manifest, file_problem, read_manifest
-from aggtree.storage.structure_checks import structure_checks
+from aggtree.storage.norm_checks import norm_checks
+from aggtree.storage.structure_checks import content_checks, offset_checks
 
 BLOCKS_PER_TASK = 16
 
@@ -46,12 +50,29 @@ class Damage:
         )
 
 
+class _Meter:
+    """Tells how many bytes were compared, of how many."""
+
+    def __init__(self, total: int, tell: Callable[[int, int], None] | None) -> None:
+        self._total, self._tell, self._done = total, tell, 0
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        if self._tell:
+            self._tell(self._done, self._total)
+
+
 def verify_index(
-    path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None, workers: int = 1
+    path: str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+    workers: int = 1,
+    *,
+    deep: bool = False,
 ) -> list[Damage]:
     """Read every byte of an index; returns the damage found, nothing when all is well.
 
-    `progress` is told the bytes compared so far and the bytes of the index.
+    `progress` is told the bytes compared so far and the bytes to compare.
+    deep : also compare the tree with the codes, row by row, and the norms of all nodes instead of a sample.
     IndexFormatError when there is no index at all.
     """
     index = Path(path)
@@ -61,22 +82,33 @@ def verify_index(
         manifest = read_manifest(index)
     except AggtreeError as error:
         return [Damage(MANIFEST, -1, str(error).removeprefix(f"{index / MANIFEST}: "))]
-    damage = _check_build(index, manifest, progress, workers)
+    damage = _check_build(index, manifest, progress, workers, deep=deep)
     if damage and read_manifest(index).build != manifest.build:
         # Replaced meanwhile, its files removed: the index is another one now.
-        return verify_index(index, progress, workers)
+        return verify_index(index, progress, workers, deep=deep)
     return damage
 
 
 def _check_build(
-    index: Path, manifest: Manifest, progress: Callable[[int, int], None] | None, workers: int
+    index: Path,
+    manifest: Manifest,
+    progress: Callable[[int, int], None] | None,
+    workers: int,
+    *,
+    deep: bool,
 ) -> list[Damage]:
     """All checks of the build a manifest describes."""
-    damage = _check_bytes(index, manifest, progress, workers)
+    size = sum(record.bytes for record in manifest.files)
+    if deep:
+        size += manifest.tree_file("records").bytes + manifest.source_rows * manifest.layout.width
+    meter = _Meter(size, progress)
+    damage = check_bytes(index, manifest, meter.advance, workers)
     for check in (_check_dictionaries, _check_codes):
         damage += check(index, manifest)
     if not any(f"/{TREE}/" in item.file for item in damage):
-        damage += _check_tree(index, manifest, workers)
+        damage += _check_tree(index, manifest, workers, every_node=deep)
+    if deep and not damage and not manifest.own_ids:
+        damage += _check_against_codes(index, manifest, meter.advance)
     return sorted(set(damage))
 
 
@@ -88,31 +120,27 @@ class _Task:
     ranges: tuple[tuple[int, int], ...]
 
 
-def _check_bytes(
-    index: Path, manifest: Manifest, progress: Callable[[int, int], None] | None, workers: int
+def check_bytes(
+    index: Path, manifest: Manifest, advance: Callable[[int], None], workers: int
 ) -> list[Damage]:
-    """Compare the size of each file and the checksum of each block."""
+    """Compare the size of each file and the checksum of each block; `advance` is told the bytes compared."""
     damage: list[Damage] = []
     tasks: list[_Task] = []
     for record in manifest.files:
         problem = file_problem(index, record)
         if problem:
-            damage.append(Damage(record.path, -1, problem))
+            damage.append(Damage(record.path, -1, problem + _rows(index, manifest, record)))
             continue
         ranges = tuple(block_ranges(record.bytes))
         tasks += [
             _Task(record, ranges[i : i + BLOCKS_PER_TASK]) for i in range(0, len(ranges), BLOCKS_PER_TASK)
         ]
-    total, done = sum(record.bytes for record in manifest.files), 0
     with ThreadPoolExecutor(max(1, workers)) as pool:
         for task, bad in zip(tasks, pool.map(lambda task: _bad_blocks(index, task), tasks), strict=True):
-            damage += [
-                Damage(task.record.path, block, what + _place(manifest, task.record, block))
-                for block, what in bad
-            ]
-            done += task.ranges[-1][1] - task.ranges[0][0]
-            if progress:
-                progress(done, total)
+            for block, what in bad:
+                place = _levels(manifest, task.record, block) + _rows(index, manifest, task.record)
+                damage.append(Damage(task.record.path, block, what + place))
+            advance(task.ranges[-1][1] - task.ranges[0][0])
     return damage
 
 
@@ -145,11 +173,21 @@ def _crc(path: Path, buffer: NDArray[np.uint8], start: int) -> int:
     return crc32c(buffer)
 
 
-def _place(manifest: Manifest, record: FileRecord, block: int) -> str:
-    """Which levels of the tree, or which rows of the codes, a block holds."""
+def _rows(index: Path, manifest: Manifest, record: FileRecord) -> str:
+    """Which rows are to be encoded again, when a file of codes is damaged."""
+    if f"/{CODES}/c/" not in record.path:
+        return ""
+    shard = record.path.split("/")[-2]
+    try:
+        start, stop = CodeStore.open(index / manifest.directory / CODES).shard_range(int(shard))
+    except (AggtreeError, ValueError):
+        return f", codes of shard {shard}: encode it again"
+    return f", codes of rows {start} to {stop} (shard {shard}): encode them again"
+
+
+def _levels(manifest: Manifest, record: FileRecord, block: int) -> str:
+    """Which levels of the tree a block holds."""
     *_, parent, name = record.path.split("/")
-    if f"/{CODES}/c/" in record.path:
-        return f", codes of shard {parent}: encode it again"
     if parent != TREE:
         return ""
     itemsize = record.bytes // record.length
@@ -204,7 +242,7 @@ def _check_codes(index: Path, manifest: Manifest) -> Iterator[Damage]:
         yield Damage(MANIFEST, -1, f"names {len(named) - 1} shards of codes, the store has {store.shards}")
 
 
-def _check_tree(index: Path, manifest: Manifest, workers: int) -> list[Damage]:
+def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bool) -> list[Damage]:
     """Check the structure; the bytes are known to be what the manifest says."""
     damage: list[Damage] = []
 
@@ -218,6 +256,23 @@ def _check_tree(index: Path, manifest: Manifest, workers: int) -> list[Damage]:
     except AggtreeError as error:
         return [Damage(manifest.directory, -1, str(error))]
     with opened, ThreadPoolExecutor(max(1, workers)) as pool:
-        checks = structure_checks(opened.tree, manifest, report)
-        list(pool.map(lambda check: check(), checks))
+        tree, dictionaries = opened.tree, opened.dictionaries
+        for checks in (
+            offset_checks(tree, manifest, report),
+            content_checks(tree, manifest, report),
+            norm_checks(tree, dictionaries, manifest, report, every_node=every_node),
+        ):
+            list(pool.map(lambda check: check(), checks))
+            if damage:  # what follows would be led astray
+                break
     return damage
+
+
+def _check_against_codes(index: Path, manifest: Manifest, advance: Callable[[int], None]) -> Iterator[Damage]:
+    """Compare the tree with the codes; both are known to be whole."""
+    codes = index / manifest.directory / CODES
+    with Index(index, manifest) as opened:
+        different = rows_of_other_codes(opened.tree, manifest, codes, advance)
+    for start, stop in different:
+        what = f"rows {start} to {stop}: the tree holds other codes than {CODES}; build it again from them"
+        yield Damage(manifest.tree_file("records").path, -1, what)

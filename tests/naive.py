@@ -272,6 +272,50 @@ def mark_ids(ids, limit, seen):
     return -1
 
 
+def suffixes(tree, level, node, norm_bytes, size):
+    """Place, suffix and id of each leaf of a node."""
+    for leaf in range(int(tree.leaf_start[node]), int(tree.leaf_start[node + 1])):
+        place = int(tree.record_start[level]) + (leaf - int(tree.level_leaf[level])) * size
+        yield leaf, tree.records[place + norm_bytes : place + size].tobytes(), int(tree.ids[leaf])
+
+
+def disordered_leaf(tree, level, first, stop, norm_bytes, size):
+    for node in range(first, stop):
+        below = set(tree.labels[int(tree.child_start[node]) : int(tree.child_start[node + 1])].tolist())
+        last = (b"", 0)
+        for leaf, suffix, number in suffixes(tree, level, node, norm_bytes, size):
+            if (suffix, number) < last or (suffix and suffix[0] in below):
+                return leaf
+            last = (suffix, number)
+    return -1
+
+
+def mixed(number):
+    """MurmurHash3's finalizer."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        number = (number ^ number >> 33) * factor % 2**64
+    return number ^ number >> 33
+
+
+def code_hash(number, code):
+    for octet in code:
+        number = (mixed(number) + octet) % 2**64
+    return mixed(number)
+
+
+def add_leaf_sums(tree, level, first, prefixes, norm_bytes, size, shard_rows, sums):
+    for node, prefix in enumerate(prefixes, start=first):
+        for _, suffix, number in suffixes(tree, level, node, norm_bytes, size):
+            if number // shard_rows < len(sums):
+                added = int(sums[number // shard_rows]) + code_hash(number, prefix.tobytes() + suffix)
+                sums[number // shard_rows] = added % 2**64
+
+
+def code_sum(codes, first_id, seen):
+    rows = [row for row in range(len(codes)) if seen[(first_id + row) // 8] >> ((first_id + row) % 8) & 1]
+    return sum(code_hash(first_id + row, codes[row].tobytes()) for row in rows) % 2**64
+
+
 # ---------------------------------------------------------------------------------------------------
 # Distances, k-means, least squares
 # ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import errno
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import naive
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from small_index import make_index, make_sample
 
-from aggtree.engine.check_kernels import mark_ids
+from aggtree.engine.check_kernels import add_leaf_sums, code_sum, disordered_leaf, mark_ids
 from aggtree.engine.params import TreeParams
-from aggtree.storage import structure_checks, verify
+from aggtree.engine.tree import build_tree, record_sizes
+from aggtree.storage import deep_checks, norm_checks, structure_checks, verify
+from aggtree.storage.code_store import CodeStore
 from aggtree.storage.dictionary_file import load_dictionaries, save_dictionaries
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.format import DICTIONARIES, MANIFEST
@@ -34,6 +37,7 @@ SAMPLES = {
 def test_a_whole_index_has_no_damage(tmp_path, monkeypatch, name):
     monkeypatch.setattr(structure_checks, "ROWS", 17)
     monkeypatch.setattr(structure_checks, "PARENTS", 5)
+    monkeypatch.setattr(structure_checks, "NODES", 6)
     manifest = make_index(tmp_path / "i", SAMPLES[name], parts=1)
     told = []
     assert verify_index(tmp_path / "i", lambda *now: told.append(now), workers=2) == []
@@ -75,14 +79,16 @@ def test_damage_is_named_by_level_and_shard(tmp_path):
     manifest = make_index(tmp_path / "i")
     for name, expected in (
         ("tree/ids", "levels 1 to 3"),
-        ("codes.zarr/c/1/0", "shard 1"),
+        ("codes.zarr/c/1/0", "codes of rows 200 to 400 (shard 1): encode them again"),
         ("tree/first_labels", "level 1"),
+        ("codes.zarr/zarr.json", "checksum does not match"),
+        ("codes.zarr/c/0/0", "codes of shard 0: encode it again"),
     ):
         path = tmp_path / "i" / manifest.file(*name.split("/")).path
         data = bytearray(path.read_bytes())
         data[0] ^= 1
         path.write_bytes(data)
-        (damage,) = [item for item in verify_index(tmp_path / "i") if item.file.endswith(name)]
+        damage = [item for item in verify_index(tmp_path / "i") if item.file.endswith(name)][-1]
         assert damage.block == 0
         assert expected in damage.what
         assert str(damage).startswith(f"{damage.file}: block 0: checksum does not match")
@@ -97,10 +103,10 @@ def test_an_index_replaced_meanwhile_is_not_damaged(tmp_path, monkeypatch):
     make_index(tmp_path / "i", name="old")
     plain = verify._check_build
 
-    def overtaken(index, manifest, progress, workers):
+    def overtaken(index, manifest, progress, workers, *, deep):
         monkeypatch.setattr(verify, "_check_build", plain)
         make_index(index, name="new")
-        return plain(index, manifest, progress, workers)
+        return plain(index, manifest, progress, workers, deep=deep)
 
     monkeypatch.setattr(verify, "_check_build", overtaken)
     assert verify_index(tmp_path / "i") == []
@@ -146,6 +152,55 @@ def swap_siblings(array, manifest):
     array[[child, child + 1]] = array[[child + 1, child]]
 
 
+def leaves_of(index, level):
+    """First leaf and record bytes of a node of a level that has two leaves of different codes."""
+    tree = index.tree
+    size = index.manifest.counts.record_bytes(level)
+    for node in range(*index.manifest.counts.level_start[level : level + 2]):
+        start, stop = (int(leaf) for leaf in tree.leaf_start[node : node + 2])
+        place = int(tree.record_start[level]) + (start - int(tree.level_leaf[level])) * size
+        pair = tree.records[place : place + 2 * size].reshape(-1, size)
+        if stop - start > 1 and (pair[0, 1:] != pair[1, 1:]).any():
+            return place, size
+    raise AssertionError
+
+
+def swap_leaves(array, manifest):
+    with open_index(manifest) as index:
+        place, size = leaves_of(index, 1)
+    array[place : place + 2 * size] = np.roll(array[place : place + 2 * size], size)
+
+
+def swap_equal_codes(array, manifest):
+    """Exchange the ids of two leaves of one code."""
+    with open_index(manifest) as index:
+        first = int(
+            index.tree.leaf_start[index.tree.level_start[3]]
+        )  # behind the last label suffixes are empty
+        pair = next(
+            int(start)
+            for start, stop in pairwise(index.tree.leaf_start[index.tree.level_start[3] :].tolist())
+            if stop - start > 1
+        )
+    assert pair >= first
+    array[[pair, pair + 1]] = array[[pair + 1, pair]]
+
+
+def leaf_of_a_child(array, manifest):
+    """Give a leaf the label of a child of its node, as its next."""
+    with open_index(manifest) as index:
+        tree = index.tree
+        node = next(
+            node
+            for node in range(1, int(tree.level_start[2]))
+            if tree.child_start[node] < tree.child_start[node + 1]
+            and tree.leaf_start[node] < tree.leaf_start[node + 1]
+        )
+        size = index.manifest.counts.record_bytes(1)
+        place = int(tree.record_start[1]) + int(tree.leaf_start[node]) * size
+        array[place + 1] = tree.labels[tree.child_start[node]]
+
+
 def far_label(array, manifest):
     with open_index(manifest) as index:
         last = int(index.tree.child_start[index.tree.level_start[2]]) - 1
@@ -169,6 +224,11 @@ def far_label(array, manifest):
         ("first_labels", change(0, 299), "expected rising labels"),
         ("norms", change(9, np.nan), "norm nan"),
         ("norms", change(9, -1), "norm -1.0"),
+        ("norms", change(9, 1e6), "norm 1e.06, its labels give"),
+        ("records", swap_leaves, "not in the order"),
+        ("ids", swap_equal_codes, "not in the order"),
+        ("records", leaf_of_a_child, "not in the order"),
+        ("records", change(0, 3), "of a leaf, its labels give"),
         ("records", change(1, 255), "label 255 of a dictionary of 7 words"),
         ("ids", change(3, 500), "row 500, but there are 500 rows"),
         ("ids", lambda array, index: array.__setitem__(0, array[1]), "it was there before"),
@@ -221,6 +281,31 @@ def test_own_ids_may_be_any_numbers(tmp_path):
     assert verify_index(index) == []
 
 
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_deep_check_of_a_whole_index_finds_nothing(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(norm_checks, "BLOCK_NODES", 7)
+    monkeypatch.setattr(deep_checks, "BLOCK_NODES", 7)
+    make_index(tmp_path / "i", SAMPLES[name], parts=1)
+    told = []
+    assert verify_index(tmp_path / "i", lambda *now: told.append(now), deep=True) == []
+    assert told[-1][0] == told[-1][1]
+
+
+def test_a_deep_check_finds_a_tree_of_other_codes(tmp_path):
+    """Codes of rows 210 and 390 exchanged in the store, under checksums that match."""
+    sample = make_sample()
+    manifest = make_index(tmp_path / "i", sample)
+    assert (sample.codes[210] != sample.codes[390]).any()
+    store = CodeStore.open(tmp_path / "i" / manifest.directory / "codes.zarr")
+    codes = sample.codes[200:400].copy()
+    codes[[10, 190]] = codes[[190, 10]]
+    store.write_shard(1, codes)
+    recommitted(tmp_path / "i", manifest, "codes.zarr/c/1/0")
+    assert verify_index(tmp_path / "i") == []
+    (damage,) = verify_index(tmp_path / "i", deep=True)
+    assert "rows 200 to 400: the tree holds other codes than codes.zarr" in str(damage)
+
+
 def test_damages_are_told_in_order():
     assert sorted([Damage("b", 0, ""), Damage("a", 2, ""), Damage("a", -1, "")])[0] == Damage("a", -1, "")
 
@@ -235,3 +320,30 @@ def test_mark_ids_equals_its_twin(dtype, count):
             seen, expected_seen = np.zeros((2, -(-limit // 8)), np.uint8)
             assert mark_ids(second, limit, seen) == naive.mark_ids(second, limit, expected_seen)
             np.testing.assert_array_equal(seen, expected_seen)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("damage", ["none", "ids", "records"])
+def test_checks_of_leaves_equal_their_twins(name, damage):
+    sample = SAMPLES[name]
+    ids = np.arange(len(sample.codes), dtype=np.uint32)
+    tree = build_tree(sample.codes, ids, sample.dictionaries, sample.params, sample.norm_ranges)
+    if damage != "none":
+        tree = tree._replace(**{damage: np.random.default_rng(0).permutation(getattr(tree, damage))})
+    norm_bytes = sample.params.norm_bytes
+    for level, size in enumerate(record_sizes(sample.dictionaries.layout, norm_bytes).tolist()):
+        first, stop = (int(node) for node in tree.level_start[level : level + 2])
+        arguments = (tree, level, first, stop, norm_bytes, size)
+        assert disordered_leaf(*arguments) == naive.disordered_leaf(*arguments)
+        prefixes = np.random.default_rng(1).integers(0, 256, (stop - first, level), np.uint8)
+        sums, expected = np.zeros((2, 4), np.uint64)
+        for add, to in ((add_leaf_sums, sums), (naive.add_leaf_sums, expected)):
+            add(tree, level, first, prefixes, norm_bytes, size, 100, to)
+        np.testing.assert_array_equal(sums, expected)
+
+
+def test_sums_of_codes_equal_their_twin():
+    random = np.random.default_rng(0)
+    for rows, width in ((0, 3), (1, 1), (100, 9)):
+        codes, seen = random.integers(0, 256, (rows, width), np.uint8), random.integers(0, 256, 20, np.uint8)
+        assert int(code_sum(codes, 33, seen)) == naive.code_sum(codes, 33, seen)
