@@ -28,11 +28,14 @@ def mark_ids(ids: NDArray[np.unsignedinteger], limit: int, seen: NDArray[np.uint
 
 
 @kernel
-def disordered_leaf(tree: Tree, level: int, first: int, stop: int, norm_bytes: int, size: int) -> int:
+def disordered_leaf(
+    tree: Tree, level: int, first: int, stop: int, norm_bytes: int, size: int, own_ids: bool
+) -> int:
     """The first leaf out of place among those of the nodes first..stop of a level, or -1.
 
     Leaves of a node are in the order of (suffix, id), and none has the label of one of its children next.
-    The offsets of the tree must have been checked. size : bytes of a record of the level
+    The offsets of the tree must have been checked.
+    size : bytes of a record of the level; own_ids : the ids are the user's, and in any order
     """
     records, ids = tree.records, tree.ids
     suffix = size - norm_bytes
@@ -47,7 +50,7 @@ def disordered_leaf(tree: Tree, level: int, first: int, stop: int, norm_bytes: i
                 while j < suffix and records[place + j] == records[place + j - size]:
                     j += 1
                 if j == suffix:
-                    if ids[leaf] < ids[leaf - 1]:
+                    if not own_ids and ids[leaf] < ids[leaf - 1]:
                         return leaf
                 elif records[place + j] < records[place + j - size]:
                     return leaf

@@ -49,8 +49,7 @@ def content_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Check
     ]
     # The longest first, so that all workers end together.
     checks = _leaf_order_checks(tree, manifest, report) + checks
-    if not manifest.own_ids:
-        checks.insert(0, lambda: _check_ids(tree.ids, manifest.source_rows, report))
+    checks.insert(0, lambda: _check_ids(tree.ids, manifest.source_rows, report))
     return checks
 
 
@@ -193,7 +192,9 @@ def _check_leaf_order(
 ) -> None:
     """Leaves of a node are in (code, id) order, and those that could be below a child are."""
     counts = manifest.counts
-    leaf = disordered_leaf(tree, level, first, stop, manifest.norm_bytes, counts.record_bytes(level))
+    leaf = disordered_leaf(
+        tree, level, first, stop, manifest.norm_bytes, counts.record_bytes(level), manifest.own_ids
+    )
     if leaf >= 0:
         place = counts.record_start[level] + (leaf - counts.level_leaf[level]) * counts.record_bytes(level)
         report("records", place, f"leaf {leaf} is not in the order of (code, id) below its node")

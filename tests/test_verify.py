@@ -23,6 +23,8 @@ from aggtree.storage.index_reader import open_index
 from aggtree.storage.index_writer import file_record
 from aggtree.storage.manifest import FileRecord, Manifest, commit_manifest
 from aggtree.storage.verify import Damage, verify_index
+from bench import record as bench_record
+from bench import verify as bench_verify
 
 SAMPLES = {
     "wide": make_sample(),
@@ -276,7 +278,7 @@ def test_own_ids_may_be_any_numbers(tmp_path):
     index = tmp_path / "i"
     manifest = make_index(index)
     record = manifest.tree_file("ids")
-    np.full(500, 7, record.dtype).tofile(index / record.path)
+    np.arange(500, 0, -1).astype(record.dtype).tofile(index / record.path)
     recommitted(index, replace(manifest, own_ids=True), "ids")
     assert verify_index(index) == []
 
@@ -333,8 +335,9 @@ def test_checks_of_leaves_equal_their_twins(name, damage):
     norm_bytes = sample.params.norm_bytes
     for level, size in enumerate(record_sizes(sample.dictionaries.layout, norm_bytes).tolist()):
         first, stop = (int(node) for node in tree.level_start[level : level + 2])
-        arguments = (tree, level, first, stop, norm_bytes, size)
-        assert disordered_leaf(*arguments) == naive.disordered_leaf(*arguments)
+        for own_ids in (False, True):
+            arguments = (tree, level, first, stop, norm_bytes, size, own_ids)
+            assert disordered_leaf(*arguments) == naive.disordered_leaf(*arguments)
         prefixes = np.random.default_rng(1).integers(0, 256, (stop - first, level), np.uint8)
         sums, expected = np.zeros((2, 4), np.uint64)
         for add, to in ((add_leaf_sums, sums), (naive.add_leaf_sums, expected)):
@@ -347,3 +350,10 @@ def test_sums_of_codes_equal_their_twin():
     for rows, width in ((0, 3), (1, 1), (100, 9)):
         codes, seen = random.integers(0, 256, (rows, width), np.uint8), random.integers(0, 256, 20, np.uint8)
         assert int(code_sum(codes, 33, seen)) == naive.code_sum(codes, 33, seen)
+
+
+def test_the_benchmark_runs_on_a_small_index(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_record, "RESULTS", tmp_path)
+    assert bench_verify.main(["--work", str(tmp_path), "--rows", "3000", "--rounds", "1"]) == 0
+    assert capsys.readouterr().out.count("GB/s, checksums alone") == 2
+    assert [line["parameters"]["workers"] for line in bench_record.read("verify")] == [1, 2]
