@@ -21,8 +21,8 @@ from aggtree.engine.code_order_kernels import (
     lower_bounds,
     order_equal_codes,
     pack_words,
-    prefix_range,
     radix_pass,
+    shared_rows,
     sort_runs,
 )
 from aggtree.engine.dictionaries import CodeLayout
@@ -140,31 +140,20 @@ def ranks_below(
     return ranks
 
 
-def shared_before(
-    codes: NDArray[np.uint8], rank: int, code: NDArray[np.uint8], layout: CodeLayout
-) -> NDArray[np.int64]:
-    """Rows below `rank` of a sorted run that share the first 0..M labels with `code`, (M + 1,) int64.
+def shared_around(
+    codes: NDArray[np.uint8],
+    ranks: NDArray[np.int64],
+    firsts: NDArray[np.uint8],
+    lasts: NDArray[np.uint8],
+    layout: CodeLayout,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of a sorted run that share the first 0..M labels with a code across a cut, (s, M + 1) int64 each.
 
-    `code` must be no smaller than those rows: it is the first code of the partition that starts there.
+    ranks : (s,) int64, where the order is cut
+    firsts, lasts : (s, width) uint8, the first code behind each cut, and the last one before it
+    The rows below the rank are compared with the first code, those from the rank on with the last.
     """
-    shared = np.empty(layout.levels + 1, np.int64)
-    low = 0
-    for level in range(layout.levels + 1):
-        low = prefix_range(codes, low, rank, code[: layout.prefix_bytes(level)], False)
-        shared[level] = rank - low
-    return shared
-
-
-def shared_after(
-    codes: NDArray[np.uint8], rank: int, code: NDArray[np.uint8], layout: CodeLayout
-) -> NDArray[np.int64]:
-    """Rows from `rank` on of a sorted run that share the first 0..M labels with `code`, (M + 1,) int64.
-
-    `code` must be no larger than those rows: it is the last code of the partition that ends there.
-    """
-    shared = np.empty(layout.levels + 1, np.int64)
-    high = len(codes)
-    for level in range(layout.levels + 1):
-        high = prefix_range(codes, rank, high, code[: layout.prefix_bytes(level)], True)
-        shared[level] = high - rank
-    return shared
+    sizes = np.array([layout.prefix_bytes(level) for level in range(layout.levels + 1)], np.int64)
+    before, after = np.zeros((2, len(ranks), len(sizes)), np.int64)
+    shared_rows(codes, ranks, firsts, lasts, sizes, before, after)
+    return before, after

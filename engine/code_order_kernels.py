@@ -187,19 +187,52 @@ def lower_bounds(
 
 
 @kernel
-def prefix_range(
-    codes: NDArray[np.uint8], low: int, high: int, prefix: NDArray[np.uint8], upper: bool
-) -> int:
-    """Find, in sorted rows low..high, the first row whose leading bytes are >= prefix (> prefix if upper)."""
-    while low < high:
-        middle = (low + high) // 2
-        smaller = upper
-        for j in range(len(prefix)):
-            if codes[middle, j] != prefix[j]:
-                smaller = codes[middle, j] < prefix[j]
-                break
-        if smaller:
-            low = middle + 1
+def _shares(codes: NDArray[np.uint8], row: int, code: NDArray[np.uint8], size: int) -> Any:
+    """Whether a row begins with the first `size` bytes of a code."""
+    j = 0
+    while j < size and codes[row, j] == code[j]:
+        j += 1
+    return j == size
+
+
+@kernel
+def _sharing(codes: NDArray[np.uint8], rank: int, towards: int, code: NDArray[np.uint8], size: int) -> Any:
+    """Count the sorted rows next to `rank`, below it (towards -1) or from it on (1), that begin like `code`.
+
+    Steps grow as it goes on: the rows are few, or far from others in memory, most of the time.
+    """
+    most = rank if towards < 0 else len(codes) - rank
+    first = rank - 1 if towards < 0 else rank
+    count, step = 0, 1
+    while count + step <= most and _shares(codes, first + towards * (count + step - 1), code, size):
+        count += step
+        step *= 2
+    least_outside = min(most, count + step - 1)
+    while count < least_outside:
+        middle = (count + least_outside + 1) // 2
+        if _shares(codes, first + towards * (middle - 1), code, size):
+            count = middle
         else:
-            high = middle
-    return low
+            least_outside = middle - 1
+    return count
+
+
+@kernel
+def shared_rows(
+    codes: NDArray[np.uint8],
+    ranks: NDArray[np.int64],
+    firsts: NDArray[np.uint8],
+    lasts: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+) -> None:
+    """Add to before[i] the rows below ranks[i] that begin with sizes[l] bytes of firsts[i], for each l.
+
+    And to after[i] those from ranks[i] on that begin like lasts[i]. Rows are sorted; firsts[i] is no
+    smaller than those before it, lasts[i] no larger than those after it. before, after : (s, M + 1)
+    """
+    for i in range(len(ranks)):
+        for level in range(len(sizes)):
+            before[i, level] += _sharing(codes, ranks[i], -1, firsts[i], sizes[level])
+            after[i, level] += _sharing(codes, ranks[i], 1, lasts[i], sizes[level])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.code_order import ranks_below, shared_after, shared_before, sort_codes
+from aggtree.engine.code_order import ranks_below, shared_around, sort_codes
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree import build_part
@@ -21,7 +21,7 @@ from aggtree.jobs.costs import SAMPLES_PER_PART
 from aggtree.jobs.tasks import Tick
 from aggtree.storage.dictionary_file import load_dictionaries, load_state, save_state
 from aggtree.storage.part_files import write_part
-from aggtree.storage.run_files import open_run
+from aggtree.storage.run_files import open_run, read_slice
 
 GOLDEN = 2654435769  # 2³² over the golden ratio: multiples of it spread evenly
 
@@ -80,14 +80,59 @@ def _samples(
     return sorted_codes, sorted_ids, np.asarray(counts, np.int64)
 
 
-def save_splits(path: Path, splits: Splits) -> None:
-    """Keep the partition for the tasks, and for a build that is resumed."""
-    save_state(path, {"splits": splits})
+def save_splits(path: Path, splits: Splits, runs: Sequence[Path], layout: CodeLayout) -> None:
+    """Keep the partition, and what its tasks must know of the runs, for the tasks and for resuming.
+
+    A billion rows are a thousand runs and more than a hundred tasks: what can be read once is.
+    """
+    places = np.empty((len(runs), 3), np.int64)
+    for number, run_path in enumerate(runs):
+        with open_run(run_path) as run:
+            places[number] = run.places
+    before, after = _neighbours(runs, splits[1:-1], layout)
+    save_state(path, {"splits": splits, "before": before, "after": after, "places": places})
 
 
 def load_splits(path: Path) -> Splits:
     """(parts + 1, runs) int64: partition p takes rows splits[p, r]..splits[p + 1, r] of run r."""
     return load_state(path)["splits"]
+
+
+def _neighbours(
+    runs: Sequence[Path], cuts: Splits, layout: CodeLayout
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows before each partition that share the first 0..M labels of its first code, (parts, M + 1) int64.
+
+    And rows after it that share those of its last. cuts : (parts - 1, runs), without both ends
+    """
+    before, after = np.zeros((2, len(cuts) + 1, layout.levels + 1), np.int64)
+    firsts, lasts = _end_codes(runs, cuts, layout.width)
+    for number, path in enumerate(runs):
+        with open_run(path) as run:
+            below, above = shared_around(run.codes, cuts[:, number].copy(), firsts, lasts, layout)
+        before[1:] += below
+        after[:-1] += above
+    return before, after
+
+
+def _end_codes(runs: Sequence[Path], cuts: Splits, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The first code behind each cut and the last one before it, over all runs, (cuts, width) uint8."""
+    text = f"S{width}"
+    firsts, lasts = np.full(len(cuts), b"\xff" * width, text), np.full(len(cuts), b"", text)
+    for number, path in enumerate(runs):
+        ranks = cuts[:, number]
+        with open_run(path) as run:
+            if run.count == 0:
+                continue
+            behind = run.codes[np.minimum(ranks, run.count - 1)].view(text)[:, 0]
+            ahead = run.codes[np.maximum(ranks - 1, 0)].view(text)[:, 0]
+        firsts = np.where((ranks < run.count) & (behind < firsts), behind, firsts)
+        lasts = np.where((ranks > 0) & (ahead > lasts), ahead, lasts)
+    return _as_bytes(firsts, width), _as_bytes(lasts, width)
+
+
+def _as_bytes(text: NDArray[np.bytes_], width: int) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(text).view(np.uint8).reshape(len(text), width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,41 +151,30 @@ class BuildTask:
 def build_partition(task: BuildTask, tick: Tick) -> dict[str, Any]:
     """Build one part and write it; returns its counts and checksum."""
     dictionaries, norm_ranges = load_dictionaries(task.dictionaries)
-    start, stop = load_splits(task.splits)[task.number : task.number + 2]
-    codes, ids = sort_codes(*_read_partition(task.runs, start, stop))
-    before, after = _neighbours(task.runs, (start, stop), (codes[0], codes[-1]), dictionaries.layout)
-    part = build_part(codes, ids, dictionaries, task.tree, norm_ranges, before, after)
+    state, number = load_state(task.splits), task.number
+    start, stop = state["splits"][number : number + 2]
+    codes, ids = sort_codes(
+        *_read_partition(task.runs, state["places"], start, stop, dictionaries.layout.width)
+    )
+    part = build_part(
+        codes, ids, dictionaries, task.tree, norm_ranges, state["before"][number], state["after"][number]
+    )
     checksums = write_part(task.part, part)
     return {"rows": len(ids), "bytes": checksums.bytes, "crc": checksums.crc}
 
 
 def _read_partition(
-    runs: Sequence[Path], start: NDArray[np.int64], stop: NDArray[np.int64]
+    runs: Sequence[Path],
+    places: NDArray[np.int64],
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    width: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.unsignedinteger]]:
     """The slices of all runs one after another: each is sorted, together they are not."""
     ends = np.cumsum(stop - start)
-    codes: NDArray[np.uint8] | None = None
-    for number, path in enumerate(runs):
-        with open_run(path) as run:
-            if codes is None:
-                codes = np.empty((ends[-1], run.codes.shape[1]), np.uint8)
-                ids = np.empty(ends[-1], run.ids.dtype)
-            place = slice(ends[number] - (stop - start)[number], ends[number])
-            codes[place], ids[place] = run.read(int(start[number]), int(stop[number]))
-    assert codes is not None
+    codes = np.empty((ends[-1], width), np.uint8)
+    ids: NDArray[np.unsignedinteger] = np.empty(ends[-1], np.uint32 if places[0, 2] == 4 else np.uint64)
+    for number in np.flatnonzero(stop > start).tolist():
+        rows = slice(ends[number] - stop[number] + start[number], ends[number])
+        read_slice(runs[number], places[number], int(start[number]), codes[rows], ids[rows])
     return codes, ids
-
-
-def _neighbours(
-    runs: Sequence[Path],
-    cuts: tuple[NDArray[np.int64], NDArray[np.int64]],
-    ends: tuple[NDArray[np.uint8], NDArray[np.uint8]],
-    layout: CodeLayout,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows before and after a partition that share the first 0..M labels of its first and last code."""
-    before, after = np.zeros((2, layout.levels + 1), np.int64)
-    for number, path in enumerate(runs):
-        with open_run(path) as run:
-            before += shared_before(run.codes, int(cuts[0][number]), ends[0], layout)
-            after += shared_after(run.codes, int(cuts[1][number]), ends[1], layout)
-    return before, after

@@ -286,7 +286,7 @@ class Stages:
         self.job.forget("build")
         remove_tree(self.parts)
         splits = choose_splits(runs, self.plan.part_rows)
-        save_splits(self.splits, splits)
+        save_splits(self.splits, splits, runs, CodeLayout(self.recipe.words))
         return splits
 
     def _run_stage(self, stage: str, function: Function, tasks: Sequence[Task], total: int) -> None:

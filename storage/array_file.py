@@ -80,6 +80,10 @@ class ArrayFile:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._place(name).shape
 
+    def offset(self, name: str) -> int:
+        """First byte of an array in the file."""
+        return self._place(name).offset
+
     def array(self, name: str) -> NDArray[Any]:
         """The array, mapped read-only; it stays valid after `close`."""
         if name not in self._maps:
@@ -96,15 +100,8 @@ class ArrayFile:
         place = self._place(name)
         start, stop = max(0, start), min(stop, place.shape[0])
         rows = np.empty((max(0, stop - start), *place.shape[1:]), place.dtype)
-        target = rows.reshape(-1).view(np.uint8).data
         offset = place.offset + start * math.prod(place.shape[1:]) * place.dtype.itemsize
-        done = 0
-        while done < len(target):
-            with explained(self.path):
-                count = os.preadv(self._descriptor, [target[done:]], offset + done)
-            if count == 0:
-                raise IndexFormatError(f"{self.path}: shorter than when it was opened")
-            done += count
+        read_exactly(self.path, self._descriptor, rows, offset)
         return rows
 
     def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
@@ -184,6 +181,18 @@ class ArrayFile:
             if len(place.blocks) != block_count(place.bytes):
                 raise IndexFormatError(f"{self.path}: damaged, array {name} has a wrong number of checksums")
         return fields, places
+
+
+def read_exactly(path: Path, descriptor: int, rows: NDArray[Any], offset: int) -> None:
+    """Fill a contiguous array with the bytes of an open file from `offset` on."""
+    target = rows.reshape(-1).view(np.uint8).data
+    done = 0
+    while done < len(target):
+        with explained(path):
+            count = os.preadv(descriptor, [target[done:]], offset + done)
+        if count == 0:
+            raise IndexFormatError(f"{path}: shorter than when it was opened")
+        done += count
 
 
 def _parse_place(item: Mapping[str, Any]) -> _Place:

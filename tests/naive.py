@@ -54,9 +54,14 @@ def lower_bounds(codes, ids, split_codes, split_ids):
     return [sum(row < split for row in rows) for split in splits]
 
 
-def prefix_range(codes, low, high, prefix, upper):
-    heads = [bytes(code[: len(prefix)]) for code in codes[low:high]]
-    return low + sum(head <= bytes(prefix) if upper else head < bytes(prefix) for head in heads)
+def shared_rows(codes, ranks, firsts, lasts, sizes):
+    """Rows before (after) each cut that begin with so many bytes of the first (last) code."""
+
+    def count(rows, code):
+        return [sum(bytes(row[:size]) == bytes(code[:size]) for row in rows) for size in sizes]
+
+    before = [count(codes[:rank], code) for rank, code in zip(ranks, firsts, strict=True)]
+    return before, [count(codes[rank:], code) for rank, code in zip(ranks, lasts, strict=True)]
 
 
 # ---------------------------------------------------------------------------------------------------

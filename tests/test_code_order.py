@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggtree.engine.code_order import ranks_below, shared_after, shared_before, sort_codes
+from aggtree.engine.code_order import ranks_below, shared_around, sort_codes
 from aggtree.engine.code_order_kernels import (
     DIGITS,
     WORD_DIGITS,
@@ -14,8 +14,8 @@ from aggtree.engine.code_order_kernels import (
     gather_rows,
     order_equal_codes,
     pack_words,
-    prefix_range,
     radix_pass,
+    shared_rows,
     sort_runs,
 )
 from aggtree.engine.dictionaries import CodeLayout
@@ -106,12 +106,6 @@ def test_ranks_equal_counting(case: tuple[int, int, int, int], seed: int) -> Non
     splits, split_ids = random_codes(7, case[1], case[2], seed)
     ranks = ranks_below(codes, ids, splits, split_ids)
     assert ranks.tolist() == naive.lower_bounds(codes, ids, splits, split_ids)
-    for upper in (False, True):
-        prefix = splits[0, : seed % (case[1] + 1)]
-        low = len(codes) // 4
-        assert prefix_range(codes, low, len(codes), prefix, upper) == naive.prefix_range(
-            codes, low, len(codes), prefix, upper
-        )
 
 
 @pytest.mark.parametrize("words", [(4,) * 5, (700, 3, 3)])
@@ -120,14 +114,20 @@ def test_shared_rows_are_counted_per_level(words: tuple[int, ...]) -> None:
     random = np.random.default_rng(3)
     labels = np.stack([random.integers(0, min(size, 3), 200) for size in words], axis=1)
     codes, _ = sort_codes(layout.pack(labels), np.arange(200, dtype=np.uint32))
-    rows = [naive.labels_of(code, layout) for code in codes]
-    for rank in (0, 1, 77, 199, 200):
-        first, last = min(rank, 199), max(rank - 1, 0)
-        for level in range(layout.levels + 1):
-            before = sum(row[:level] == rows[first][:level] for row in rows[:rank])
-            after = sum(row[:level] == rows[last][:level] for row in rows[rank:])
-            assert shared_before(codes, rank, codes[first], layout)[level] == before
-            assert shared_after(codes, rank, codes[last], layout)[level] == after
+    ranks = np.array([0, 1, 77, 199, 200])
+    firsts, lasts = codes[np.minimum(ranks, 199)], codes[np.maximum(ranks - 1, 0)]
+    sizes = [layout.prefix_bytes(level) for level in range(layout.levels + 1)]
+    counts = shared_around(codes, ranks, firsts, lasts, layout)
+    assert [found.tolist() for found in counts] == list(naive.shared_rows(codes, ranks, firsts, lasts, sizes))
+
+
+def test_shared_rows_are_found_far_away() -> None:
+    codes = np.repeat(np.arange(9, dtype=np.uint8), 1001)[:, None]
+    ranks = np.array([1, 1001, 4321, 8008, 9008])
+    firsts, lasts = codes[ranks], codes[ranks - 1]
+    before, after = np.zeros((2, 5, 2), np.int64)
+    shared_rows(codes, ranks, firsts, lasts, np.array([0, 1]), before, after)
+    assert (before.tolist(), after.tolist()) == naive.shared_rows(codes, ranks, firsts, lasts, [0, 1])
 
 
 def test_bad_rows_are_refused() -> None:

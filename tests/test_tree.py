@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import LAYOUTS, random_codes, random_dictionaries, whole_ranges
 
-from aggtree.engine.code_order import shared_after, shared_before, sort_codes
+from aggtree.engine.code_order import shared_around, sort_codes
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree import Tree, build_part, build_tree, check_tree, join_parts, tree_shape
@@ -70,6 +70,14 @@ def record(tree, node, row, dictionaries, settings_, ranges) -> bytes:
     return head + bytes(code[dictionaries.layout.prefix_bytes(level) :])
 
 
+def neighbours(codes: np.ndarray, start: int, stop: int, layout: CodeLayout) -> tuple[np.ndarray, np.ndarray]:
+    """Rows before and after a range of sorted codes that share labels with its ends."""
+    rows = len(codes)
+    before, _ = shared_around(codes, np.array([start]), codes[[min(start, rows - 1)]], codes[:1], layout)
+    _, after = shared_around(codes, np.array([stop]), codes[:1], codes[[max(stop - 1, 0)]], layout)
+    return before[0], after[0]
+
+
 @settings(max_examples=120, deadline=None)
 @given(trees, params, st.lists(st.integers(0, 120), max_size=5))
 def test_any_split_into_parts_joins_to_the_same_bytes(
@@ -87,8 +95,7 @@ def test_any_split_into_parts_joins_to_the_same_bytes(
             dictionaries,
             settings_,
             ranges,
-            shared_before(codes, start, codes[min(start, rows - 1)], layout),
-            shared_after(codes, stop, codes[max(stop - 1, 0)], layout),
+            *neighbours(codes, start, stop, layout),
         )
         for start, stop in pairwise(ends)
     ]
