@@ -23,6 +23,7 @@ def build(
     memory: str,
     workers: int | None,
     scheduler: str | None,
+    codes: str | None,
     as_json: bool,
     replace: bool,
     repair: bool,
@@ -36,7 +37,7 @@ def build(
     Examples:
       aggtree build base.bvecs sift.index --memory 1GiB
       aggtree build synthetic:sift?rows=20000000 big.index --workers 2
-      aggtree build s3://bucket/base.fbin sift.index --scheduler tcp://head:8786
+      aggtree build s3://bucket/base.fbin sift.index --codes s3://bucket/sift.zarr
     """
     from aggtree.jobs import reports
     from aggtree.jobs.build_index import build as build_index
@@ -47,6 +48,7 @@ def build(
         memory=memory,
         workers=workers,
         scheduler=scheduler,
+        codes=codes,
         replace=replace,
         repair=repair,
         progress=progress_for(as_json),
@@ -68,6 +70,7 @@ def train(
     memory: str,
     workers: int | None,
     scheduler: str | None,
+    codes: str | None,
     as_json: bool,
     replace: bool,
     **options: Any,
@@ -87,7 +90,9 @@ def train(
 
     opened = as_source(source)
     recipe = choose_recipe(opened.rows, **recipe_arguments(options))
-    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, progress=progress_for(as_json))
+    run = RunOptions(
+        memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress_for(as_json)
+    )
     result = run_build(opened, index.absolute(), recipe, run, replace=replace, only_train=True)
     reports.show_stage("train", result, as_json=as_json)
 
@@ -97,7 +102,14 @@ def train(
 @click.argument("index", type=click.Path(path_type=Path))
 @run_options
 def encode(
-    source: str, index: Path, *, memory: str, workers: int | None, scheduler: str | None, as_json: bool
+    source: str,
+    index: Path,
+    *,
+    memory: str,
+    workers: int | None,
+    scheduler: str | None,
+    codes: str | None,
+    as_json: bool,
 ) -> None:
     """Encode SOURCE with the dictionaries in INDEX.
 
@@ -111,7 +123,9 @@ def encode(
     from aggtree.jobs.build_index import continue_build
     from aggtree.jobs.streams import as_source
 
-    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, progress=progress_for(as_json))
+    run = RunOptions(
+        memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress_for(as_json)
+    )
     result = continue_build(index.absolute(), "encode", run, as_source(source))
     reports.show_stage("encode", result, as_json=as_json)
 
@@ -119,7 +133,9 @@ def encode(
 @click.command()
 @click.argument("index", type=click.Path(path_type=Path))
 @run_options
-def tree(index: Path, memory: str, workers: int | None, scheduler: str | None, as_json: bool) -> None:
+def tree(
+    index: Path, *, memory: str, workers: int | None, scheduler: str | None, codes: str | None, as_json: bool
+) -> None:
     """Build the tree from the codes in INDEX, and commit.
 
     Sorts the codes that `encode` left there, builds the tree from them and makes it the index. The
@@ -132,7 +148,9 @@ def tree(index: Path, memory: str, workers: int | None, scheduler: str | None, a
     from aggtree.jobs import reports
     from aggtree.jobs.build_index import continue_build
 
-    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, progress=progress_for(as_json))
+    run = RunOptions(
+        memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress_for(as_json)
+    )
     result = continue_build(index.absolute(), "tree", run)
     reports.show_build(result, as_json=as_json)
 
@@ -142,7 +160,14 @@ def tree(index: Path, memory: str, workers: int | None, scheduler: str | None, a
 @recipe_options
 @run_options
 def plan(
-    source: str, memory: str, workers: int | None, scheduler: str | None, as_json: bool, **options: Any
+    source: str,
+    *,
+    memory: str,
+    workers: int | None,
+    scheduler: str | None,
+    codes: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Tell what a build of SOURCE would need.
 
@@ -155,5 +180,5 @@ def plan(
     from aggtree.jobs import reports
     from aggtree.jobs.estimate import plan_build
 
-    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler)
+    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes)
     reports.show_plan(plan_build(source, recipe_arguments(options), run), as_json=as_json)

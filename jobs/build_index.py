@@ -56,11 +56,14 @@ class RunOptions:
     memory : allowed for this process and all it starts, such as `4GiB`.
     workers : tasks at once; 0 for one after the other in this process, None for all cores.
     scheduler : address of an existing Dask scheduler, such as `tcp://host:8786`.
+    codes : URL of the code store, such as `s3://bucket/codes.zarr`; None keeps it in the index directory, or
+        where a build that is continued has it.
     """
 
     memory: str | int = DEFAULT_MEMORY
     workers: int | None = None
     scheduler: str | None = None
+    codes: str | None = None
     progress: "str | bool | Progress | None" = None
 
     @property
@@ -95,12 +98,13 @@ def build(
     replace: bool = False,
     repair: bool = False,
     scheduler: str | None = None,
+    codes: str | None = None,
     progress: "str | bool | Progress | None" = None,
 ) -> BuildResult:
     """Build the index of all vectors of `source` in the directory `index`.
 
     source : a path or name that `open_source` knows, a VectorSource, a numpy array or a Dask array.
-    memory, workers, scheduler, progress : see RunOptions.
+    memory, workers, scheduler, codes, progress : see RunOptions.
     words, dictionaries, beam, ... : see Recipe; what is left out follows from the number of rows.
     replace : build beside what the directory holds, and take its place when done.
     repair : read every byte of a finished index, and make again what is damaged.
@@ -125,7 +129,7 @@ def build(
         norm_bytes=norm_bytes,
         skip_invalid=skip_invalid,
     )
-    options = RunOptions(memory=memory, workers=workers, scheduler=scheduler, progress=progress)
+    options = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
     return run_build(opened, Path(index).absolute(), recipe, options, replace=replace, repair=repair)
 
 
@@ -140,13 +144,18 @@ def run_build(
     only_train: bool = False,
 ) -> BuildResult:
     """Start or continue a build and run it to its end, or to the end of training."""
+    from aggtree.jobs.code_place import check_built_place, checked_place, move_codes
+
     began = time.monotonic()
+    codes = checked_place(options.codes)
     fingerprint = source.fingerprint()
     with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
         manifest = _committed(index, build_id(recipe.to_json(), fingerprint))
         if manifest is None:
-            job = start_job(index, recipe.to_json(), fingerprint, replace=replace)
+            job = start_job(index, recipe.to_json(), fingerprint, replace=replace, codes=codes or "")
+            job = move_codes(job, codes)
         else:
+            check_built_place(manifest, index, codes)
             damaged = _reopen(index, manifest, repair=repair)
             if damaged is None:
                 return _already_built(index, manifest, plan)
@@ -168,7 +177,10 @@ def continue_build(
 
     `tree` of a finished index builds its tree again from its codes, if any of its bytes is damaged.
     """
+    from aggtree.jobs.code_place import checked_place, move_codes
+
     began = time.monotonic()
+    codes = checked_place(options.codes)
     started = unfinished_jobs(index)
     manifest = None
     if started:
@@ -186,6 +198,7 @@ def continue_build(
         job = started[0] if manifest is None else _reopen(index, manifest, repair=True)
         if job is None:
             return _already_built(index, read_manifest(index), plan)
+        job = move_codes(job, codes)
         with _stages(job, plan, source, options=options, cluster=cluster) as stages:
             stages.encode()
             if stage == "encode":
@@ -255,11 +268,15 @@ def _stages(
 ) -> "Iterator[Stages]":
     """The stages with what they run with: progress, memory meter, and workers when they are needed."""
     from aggtree.jobs.checks import check_workers
+    from aggtree.jobs.code_place import open_codes
     from aggtree.jobs.executors import InProcess, local_cluster
     from aggtree.jobs.stages import Stages
 
+    recipe = Recipe.from_json(job.parameters)
+    if job.codes:
+        open_codes(job, recipe)  # a place that cannot be written is told before hours of training
     if cluster is not None:
-        check_workers(cluster, source, job.index)
+        check_workers(cluster, source, job.index, job.codes)
 
     def start_executor() -> "Executor":
         if cluster is not None:
@@ -279,7 +296,7 @@ def _stages(
         )
         stages = Stages(
             job=job,
-            recipe=Recipe.from_json(job.parameters),
+            recipe=recipe,
             plan=plan,
             source=source,
             start_executor=start_executor,

@@ -8,6 +8,7 @@ from typing import Any
 from aggtree.jobs.executors import DaskExecutor
 from aggtree.jobs.tasks import describe, differing_versions, process_name, versions
 from aggtree.storage.atomic import remove_file, write_bytes
+from aggtree.storage.code_store import CodeStore
 from aggtree.storage.errors import JobError
 from aggtree.storage.vector_source import VectorSource, open_source
 
@@ -21,33 +22,40 @@ class Probe:
     problem: str
 
 
-def probe(spec: str | None, fingerprint: dict[str, Any] | None, mark: str, secret: bytes) -> Probe:
-    """Runs in a worker: try to read the source, and a file the driver has just written into the index."""
+def probe(
+    spec: str | None, fingerprint: dict[str, Any] | None, codes: str, mark: str, secret: bytes
+) -> Probe:
+    """Runs in a worker: try to read the source, and what the driver wrote to the index and the codes."""
     problem = ""
     try:
         if Path(mark).read_bytes() != secret:
             problem = f"{Path(mark).parent} is another directory there"
     except OSError:
         problem = f"{Path(mark).parent} is not there"
-    if not problem and spec is not None:
-        try:
+    try:
+        if not problem and spec is not None:
             with open_source(spec) as source:
                 if source.fingerprint() != fingerprint:
                     problem = f"{spec} holds other data there"
-        except Exception as error:
-            problem = describe(error)
+        if not problem and codes:
+            CodeStore.open(codes)
+    except Exception as error:
+        problem = describe(error)
     return Probe(worker=process_name(), versions=versions(), problem=problem)
 
 
-def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Path) -> None:
-    """Ask every worker; JobError names the first that could not do the work, and why."""
+def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Path, codes: str = "") -> None:
+    """Ask every worker; JobError names the first that could not do the work, and why.
+
+    codes : URL of a code store outside the index.
+    """
     mark = index.resolve() / f"probe-{secrets.token_hex(4)}"
     secret = secrets.token_bytes(16)
     spec = None if source is None else source.spec
     fingerprint = None if source is None else source.fingerprint()
     write_bytes(mark, secret)
     try:
-        probes = executor.client.run(probe, spec, fingerprint, str(mark), secret)
+        probes = executor.client.run(probe, spec, fingerprint, codes, str(mark), secret)
     finally:
         remove_file(mark)
     for address, found in probes.items():

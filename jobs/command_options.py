@@ -45,6 +45,12 @@ run_options = _apply(
             metavar="ADDRESS",
             help="Use an existing Dask cluster, e.g. tcp://host:8786.",
         ),
+        click.option(
+            "--codes",
+            default=None,
+            metavar="URL",
+            help="Keep the code shards there, e.g. s3://bucket/x.zarr. [default: inside INDEX]",
+        ),
         json_option,
     ]
 )

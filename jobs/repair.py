@@ -6,13 +6,13 @@ readable as it was meanwhile. The ordinary stages do the work, from a job that h
 done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from aggtree.jobs.code_place import make_codes
 from aggtree.jobs.recipe import Recipe
 from aggtree.storage.atomic import remove_file
-from aggtree.storage.checksums import BlockChecksums
-from aggtree.storage.code_store import ShardRecord
+from aggtree.storage.code_store import METADATA, CodeStore, ShardRecord, shard_key
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.format import CODES, DICTIONARIES, TREE
 from aggtree.storage.job_record import JobRecord, start_job
@@ -30,7 +30,8 @@ def check_presence(index: Path, manifest: Manifest) -> None:
 
 def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRecord:
     """The job of a committed build with its undamaged parts as done; the caller holds the lock."""
-    job = start_job(index, manifest.parameters, manifest.source)
+    codes = manifest.codes.location if manifest.codes else ""
+    job = start_job(index, manifest.parameters, manifest.source, codes=codes)
     damaged = {damage.file for damage in damages}
     for record in manifest.files:
         # Readers may have the tree open: its files are replaced at the end, never removed.
@@ -38,31 +39,26 @@ def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRec
             remove_file(index / record.path)
     if f"{manifest.directory}/{DICTIONARIES}" not in damaged:
         job.record_done("train", 0, {"error": None})
+    if manifest.codes and f"{codes}/{METADATA}" in damaged:
+        make_codes(job, Recipe.from_json(manifest.parameters))
     # Which rows were left out is known from encoding alone.
     if manifest.rows == manifest.source_rows:
-        for number in range(-(-manifest.source_rows // _shard_rows(manifest))):
-            shard = _shard_record(index, manifest, number, damaged)
-            if shard is not None:
-                job.record_done("encode", number, shard.to_json() | {"invalid": []})
+        for shard in _whole_shards(index, manifest, damaged):
+            job.record_done("encode", shard.shard, shard.to_json() | {"invalid": []})
     return job
 
 
-def _shard_rows(manifest: Manifest) -> int:
-    return Recipe.from_json(manifest.parameters).shard_rows
-
-
-def _shard_record(index: Path, manifest: Manifest, number: int, damaged: set[str]) -> ShardRecord | None:
-    """What the job would have recorded of a shard; None when it must be encoded again."""
-    path = f"{manifest.directory}/{CODES}/c/{number}/0"
-    if path in damaged:
-        return None
-    checksums = BlockChecksums()
-    checksums.add((index / path).read_bytes())
-    start = number * _shard_rows(manifest)
-    return ShardRecord(
-        shard=number,
-        rows=min(_shard_rows(manifest), manifest.source_rows - start),
-        bytes=checksums.bytes,
-        crc=checksums.crc,
-        blocks=checksums.blocks,
+def _whole_shards(index: Path, manifest: Manifest, damaged: set[str]) -> Iterator[ShardRecord]:
+    """What the job would have recorded of the shards that need not be encoded again."""
+    recipe = Recipe.from_json(manifest.parameters)
+    location = manifest.codes.location if manifest.codes else f"{manifest.directory}/{CODES}"
+    if manifest.codes and f"{location}/{METADATA}" in damaged:
+        return  # behind metadata that cannot be read nothing was compared
+    # Not opened: the metadata of a local store may be what is damaged.
+    place = location if manifest.codes else index / location
+    store = CodeStore(
+        place, manifest.source_rows, manifest.layout.width, recipe.shard_rows, recipe.chunk_rows
     )
+    for shard in range(store.shards):
+        if f"{location}/{shard_key(shard)}" not in damaged:
+            yield store.stored_record(shard)

@@ -144,11 +144,15 @@ def show_info(index: Index, *, as_json: bool) -> None:
     if as_json:
         record = manifest.to_json()
         del record["files"]
-        _print_json(record | {"bytes": parts})
+        codes = {"codes": manifest.codes.location} if manifest.codes else {}
+        _print_json(record | codes | {"bytes": parts})
         return
     click.echo(f"{index.path}: {index.rows:,} rows of dimension {index.dimension}, build {manifest.build}")
     if manifest.source_rows != index.rows:
         click.echo(f"{manifest.source_rows - index.rows:,} rows of the source were left out")
+    if manifest.codes:
+        size = sum(record.bytes for record in manifest.codes.files)
+        click.echo(f"codes at {manifest.codes.location}, {size:,} bytes, not needed by queries")
     click.echo(f"vectors for exact distances: {manifest.vectors or 'an array, to be named'}")
     parameters = dict(manifest.parameters)
     click.echo(f"dictionaries {_sizes(manifest.words)}; made by aggtree {manifest.made_by}")

@@ -1,7 +1,7 @@
 """The stages of a build on its directory, each of which continues where it was stopped.
 
     train    build-<id>/dictionaries             checkpoint in work-<id>/trainer
-    encode   build-<id>/codes.zarr               one task per shard
+    encode   build-<id>/codes.zarr, or a URL     one task per shard
     sort     work-<id>/runs/<shard>              one task per shard
     build    work-<id>/parts/<partition>         one task per partition, cut by work-<id>/splits
     stitch   build-<id>/tree/*, then the commit  in this process
@@ -25,6 +25,7 @@ from aggtree.jobs.build_tree import (
     load_splits,
     save_splits,
 )
+from aggtree.jobs.code_place import open_codes, shard_records
 from aggtree.jobs.encode import EncodeTask, encode_shard
 from aggtree.jobs.executors import Executor
 from aggtree.jobs.memory import MemoryMeter, format_size
@@ -38,12 +39,12 @@ from aggtree.jobs.tasks import Function, Task
 from aggtree.jobs.train import CHECKPOINT, TrainJob, train
 from aggtree.jobs.warm_up import warm_up
 from aggtree.storage.atomic import make_directory, remove_file, remove_tree
-from aggtree.storage.code_store import CodeStore, ShardRecord, create_code_store
-from aggtree.storage.errors import DiskError, IndexFormatError, JobError
+from aggtree.storage.code_store import CodeStore
+from aggtree.storage.errors import IndexFormatError, JobError
 from aggtree.storage.format import CODES, DICTIONARIES
 from aggtree.storage.index_writer import commit_index, stitch_parts
 from aggtree.storage.job_record import JobRecord, finish_job
-from aggtree.storage.manifest import Manifest
+from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes
 from aggtree.storage.vector_source import VectorSource
 
 RUNS = "runs"
@@ -92,10 +93,6 @@ class Stages:
         return self.job.build_directory / DICTIONARIES
 
     @property
-    def codes(self) -> Path:
-        return self.job.build_directory / CODES
-
-    @property
     def splits(self) -> Path:
         return self.job.work_directory / SPLITS
 
@@ -135,12 +132,8 @@ class Stages:
                 f"{self.job.index}: the dictionaries are not trained yet; run `aggtree train` first"
             )
         store = self._code_store()
-        done = {
-            number: record
-            for number, record in self.job.done("encode").items()
-            if store.has_shard(ShardRecord.from_json(record))
-        }
-        missing = [number for number in range(store.shards) if number not in done]
+        present = store.present(shard_records(self.job))
+        missing = [number for number in range(store.shards) if number not in present]
         if not missing:
             return
         source = self._needed_source()
@@ -228,16 +221,16 @@ class Stages:
             norm_bytes=self.recipe.norm_bytes,
             progress=advance,
         )
-        shards = {number: ShardRecord.from_json(record) for number, record in self.job.done("encode").items()}
-        codes = self._code_store().file_records(f"{self.job.build_directory.name}/{CODES}", shards)
+        codes = self._code_records()
         manifest = commit_index(
             self.job.index,
             self.job.build,
             tree=tree,
-            codes=codes,
+            codes=() if self.job.codes else codes,
             source_rows=self.rows,
             parameters=self.job.parameters,
             source=self.job.source,
+            remote_codes=RemoteCodes(location=self.job.codes, files=codes) if self.job.codes else None,
             vectors=remembered_source(self.job),
         )
         finish_job(self.job.index)
@@ -259,13 +252,18 @@ class Stages:
         return self.source
 
     def _code_store(self) -> CodeStore:
-        """The store of this build, made when it is not there yet."""
-        try:
-            return CodeStore.open(self.codes)
-        except (DiskError, IndexFormatError):
-            width = CodeLayout(self.recipe.words).width
-            shard_rows, chunk_rows = self.recipe.shard_rows, self.recipe.chunk_rows
-            return create_code_store(self.codes, self.rows, width, shard_rows, chunk_rows)
+        return open_codes(self.job, self.recipe)
+
+    def _code_records(self) -> tuple[FileRecord, ...]:
+        """What the manifest says of the codes; an error when a shard has vanished meanwhile."""
+        store, shards = self._code_store(), shard_records(self.job)
+        missing = set(range(store.shards)) - store.present(shards)
+        if missing:
+            raise IndexFormatError(
+                f"{store.location}: shard {min(missing)} is missing; run `aggtree encode` or build again"
+            )
+        directory = "" if self.job.codes else f"{self.job.build_directory.name}/{CODES}"
+        return tuple(store.file_records(directory, shards))
 
     def _parts_are_ready(self) -> bool:
         """Whether every partition was built, so that the runs, which are removed then, are not needed."""

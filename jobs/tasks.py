@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from aggtree.storage.errors import AggtreeError, JobError
+from aggtree.storage.errors import AggtreeError, JobError, UnreachableError
 from aggtree.storage.version import __version__
 
 ATTEMPTS = 3  # a partition that failed this often stops the job
@@ -102,6 +102,8 @@ def is_final(error: BaseException) -> bool:
     """Whether running the task once more could not help."""
     if isinstance(error, OSError):
         return error.errno in _FINAL_ERRNOS
+    if isinstance(error, UnreachableError):
+        return False
     if _ended_workers(error):
         return True
     return isinstance(error, (AggtreeError, ValueError, MemoryError))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from aggtree.storage.errors import SourceError
+from aggtree.storage.remote_files import connect, explained_remote, local_path
 
 
 def reason(error: BaseException) -> str:
@@ -122,25 +123,13 @@ class RemoteBytes(ByteReader):
 
     def __init__(self, url: str) -> None:
         self.name = url
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise SourceError(f"{url}: URLs need fsspec: pip install 'aggtree[s3]'") from error
-        try:
-            self._files, self._path = url_to_fs(url)
+        self._files, self._path = connect(url, SourceError)
+        with explained_remote(url, SourceError):
             self.size = int(self._files.size(self._path))
-        except ImportError as error:
-            raise SourceError(f"{url}: {reason(error)}: pip install 'aggtree[s3]'") from error
-        except FileNotFoundError as error:
-            raise SourceError(f"{url}: no such object: check the URL") from error
-        except Exception as error:  # every fsspec backend has error types of its own
-            raise SourceError(f"{url}: cannot be opened: {reason(error)}") from error
 
     def _read_into(self, offset: int, out: memoryview) -> int:
-        try:
+        with explained_remote(f"{self.name}: byte {offset}", SourceError):
             data = self._files.cat_file(self._path, start=offset, end=offset + len(out))
-        except Exception as error:  # every fsspec backend has error types of its own
-            raise OSError(reason(error)) from error
         out[: len(data)] = data
         return len(data)
 
@@ -157,11 +146,8 @@ def check_local_file(location: str, kind: str) -> None:
 
 def open_bytes(location: str) -> ByteReader:
     """Open a path or an fsspec URL; an empty one is an error, because no format allows it."""
-    scheme, separator, rest = location.partition("://")
-    if separator and scheme != "file":
-        reader: ByteReader = RemoteBytes(location)
-    else:
-        reader = LocalBytes(Path(rest if separator else location))
+    path = local_path(location)
+    reader: ByteReader = RemoteBytes(location) if path is None else LocalBytes(path)
     if reader.size == 0:
         reader.close()
         raise SourceError(f"{reader.name}: is empty: copy or write it again")

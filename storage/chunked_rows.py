@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.storage.byte_reader import reason
-from aggtree.storage.errors import SourceError
+from aggtree.storage.errors import SourceError, UnreachableError
+from aggtree.storage.remote_files import is_url
 from aggtree.storage.vector_source import VectorSource, check_shape, served_dtype
 
 
@@ -49,9 +50,8 @@ class ChunkedRows(VectorSource):
             except SourceError:
                 raise
             except Exception as error:  # codecs and file libraries have error types of their own
-                raise SourceError(
-                    f"{self.spec}: rows {low} to {high} cannot be read: {reason(error)}"
-                ) from error
+                kind = UnreachableError if is_url(self.spec) else SourceError
+                raise kind(f"{self.spec}: rows {low} to {high} cannot be read: {reason(error)}") from error
             with np.errstate(over="ignore"):
                 out[low - start : high - start] = values
         return out

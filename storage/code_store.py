@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from aggtree.storage.atomic import Json, canonical, explained, make_directory, write_bytes
 from aggtree.storage.checksums import BlockChecksums, from_hex, to_hex
-from aggtree.storage.errors import DiskError, IndexFormatError
+from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.format import MAX_COUNT
 from aggtree.storage.manifest import FileRecord
+from aggtree.storage.remote_files import RemoteFiles, local_path
 
 METADATA = "zarr.json"
+BUILD_ATTRIBUTE = "aggtree_build"
 SHARD_ROWS = 1_000_000
 CHUNK_ROWS = 100_000
 MAX_CHUNK_BYTES = 1 << 30
@@ -61,21 +63,32 @@ class _Files(Protocol):
 
     def put(self, key: str, data: bytes) -> None: ...
     def get(self, key: str) -> bytes: ...
-    def size(self, key: str) -> int: ...
+    def sizes(self, keys: list[str]) -> dict[str, int]: ...
 
 
 class CodeStore:
-    """An open code store. Shard i holds rows i·shard_rows .. min((i + 1)·shard_rows, rows)."""
+    """An open code store. Shard i holds rows i·shard_rows .. min((i + 1)·shard_rows, rows).
+
+    build : id of the build whose codes these are, which a remote store says; otherwise "".
+    """
 
     def __init__(
-        self, location: str | PathLike[str], rows: int, width: int, shard_rows: int, chunk_rows: int
+        self,
+        location: str | PathLike[str],
+        rows: int,
+        width: int,
+        shard_rows: int,
+        chunk_rows: int,
+        build: str = "",
     ) -> None:
         self.location = str(location)
+        self.build = build
         self.rows = rows
         self.width = width
         self.shard_rows = shard_rows
         self.chunk_rows = chunk_rows
         self._files = _files(self.location)
+        self._copied: tuple[range, Any] = range(0), None
 
     @classmethod
     def open(cls, location: str | PathLike[str]) -> "CodeStore":
@@ -83,9 +96,10 @@ class CodeStore:
         text = _files(str(location)).get(METADATA)
         try:
             rows, width, shard_rows, chunk_rows = _parse_metadata(text)
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            build = str(json.loads(text).get("attributes", {}).get(BUILD_ATTRIBUTE, ""))
+        except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise IndexFormatError(f"{location}/{METADATA}: not the metadata of a code store") from error
-        return cls(location, rows, width, shard_rows, chunk_rows)
+        return cls(location, rows, width, shard_rows, chunk_rows, build)
 
     @property
     def shards(self) -> int:
@@ -105,47 +119,83 @@ class CodeStore:
             expected = f"uint8 ({stop - start}, {self.width})"
             raise ValueError(f"shard {shard}: codes {codes.dtype}{codes.shape}, expected {expected}")
         data = _encode(codes, self.shard_rows, self.chunk_rows)
-        self._files.put(_key(shard), data)
+        self._files.put(shard_key(shard), data)
         return _shard_record(shard, stop - start, data)
 
-    def has_shard(self, record: ShardRecord) -> bool:
-        """Whether the shard of a record is there with its size; cheap."""
-        return self._files.size(_key(record.shard)) == record.bytes
+    def present(self, records: Mapping[int, ShardRecord]) -> set[int]:
+        """Which of the recorded shards are there with their size; cheap."""
+        sizes = self._files.sizes([shard_key(shard) for shard in records])
+        return {shard for shard, record in records.items() if sizes.get(shard_key(shard)) == record.bytes}
 
     def check_shard(self, record: ShardRecord) -> bool:
         """Whether every byte of the shard is as recorded."""
-        if not self.has_shard(record):
-            return False
-        return _shard_record(record.shard, record.rows, self._files.get(_key(record.shard))) == record
+        return bool(self.present({record.shard: record})) and self.stored_record(record.shard) == record
+
+    def stored_record(self, shard: int) -> ShardRecord:
+        """The record of a shard from the bytes that are there."""
+        start, stop = self.shard_range(shard)
+        return _shard_record(shard, stop - start, self._files.get(shard_key(shard)))
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Codes (stop - start, width) uint8 of a range of rows; the chunks' checksums are compared."""
         if not 0 <= start <= stop <= self.rows:
             raise ValueError(f"rows {start}..{stop}: {self.location} has {self.rows}")
-        for shard in range(start // self.shard_rows, -(-stop // self.shard_rows)):
+        shards = range(start // self.shard_rows, -(-stop // self.shard_rows))
+        sizes = self._files.sizes([shard_key(shard) for shard in shards])
+        for shard in shards:
             # zarr gives zeros for a shard that is not there.
-            if self._files.size(_key(shard)) < 0:
-                raise IndexFormatError(f"{self.location}/{_key(shard)}: missing; {self._remedy(shard)}")
+            if shard_key(shard) not in sizes:
+                raise IndexFormatError(f"{self.location}/{shard_key(shard)}: missing; {self._remedy(shard)}")
         from zarr import open_array
 
+        place = self._zarr_place(shards)
         try:
-            return np.asarray(open_array(self.location, mode="r")[start:stop], np.uint8)
+            return np.asarray(open_array(place, mode="r")[start:stop], np.uint8)
         except Exception as error:  # zarr's codecs raise many kinds for damaged bytes
             first, last = start // self.shard_rows, max(start, stop - 1) // self.shard_rows
-            name = _key(first) if first == last else f"{_key(first)} to {_key(last)}"
+            name = shard_key(first) if first == last else f"{shard_key(first)} to {shard_key(last)}"
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise IndexFormatError(
                 f"{self.location}/{name}: damaged ({reason}); {self._remedy(first)}"
             ) from error
 
+    def _zarr_place(self, shards: range) -> Any:
+        """Where zarr reads these shards: the local directory, or a copy of remote objects in memory.
+
+        The last copy is kept, because a shard is often read in parts.
+        """
+        if isinstance(self._files, LocalFiles):
+            return self._files.directory
+        if self._copied[0] != shards:
+            from zarr.core.buffer import default_buffer_prototype
+            from zarr.storage import MemoryStore
+
+            wrap = default_buffer_prototype().buffer.from_bytes
+            keys = (METADATA, *map(shard_key, shards))
+            self._copied = shards, MemoryStore({key: wrap(self._files.get(key)) for key in keys})
+        return self._copied[1]
+
     def file_records(self, directory: str, records: Mapping[int, ShardRecord]) -> Iterator[FileRecord]:
-        """Manifest entries of the store, which lies at `directory` below the index, one record per shard."""
+        """Manifest entries of the store, which lies at `directory` below the index, one record per shard.
+
+        A store that is not in its index has no such directory: the paths are then those in the store.
+        """
+        prefix = f"{directory}/" if directory else ""
         checksums = BlockChecksums()
         checksums.add(self._files.get(METADATA))
-        yield FileRecord.of(f"{directory}/{METADATA}", checksums)
+        yield FileRecord.of(f"{prefix}{METADATA}", checksums)
         for shard in range(self.shards):
             record = records[shard]
-            yield FileRecord(path=f"{directory}/{_key(shard)}", bytes=record.bytes, blocks=record.blocks)
+            yield FileRecord(path=f"{prefix}{shard_key(shard)}", bytes=record.bytes, blocks=record.blocks)
+
+    def bad_blocks(self, record: FileRecord) -> list[int]:
+        """Blocks of one of the store's files, named by its path in the store, that are not as recorded."""
+        checksums = BlockChecksums()
+        checksums.add(self._files.get(record.path))
+        if checksums.bytes != record.bytes:
+            return [-1]
+        pairs = zip(checksums.blocks, record.blocks, strict=True)
+        return [number for number, (found, expected) in enumerate(pairs) if found != expected]
 
     def _remedy(self, shard: int) -> str:
         start, stop = self.shard_range(shard)
@@ -158,19 +208,26 @@ def create_code_store(
     width: int,
     shard_rows: int = SHARD_ROWS,
     chunk_rows: int = CHUNK_ROWS,
+    build: str = "",
 ) -> CodeStore:
-    """Make an empty store at a local path or fsspec URL; fewer rows than a chunk make one small chunk."""
+    """Make an empty store at a local path or fsspec URL; fewer rows than a chunk make one small chunk.
+
+    build : id of the build, kept in the metadata of a store that is not inside its index.
+    """
     if rows < 1 or width < 1 or chunk_rows < 1 or shard_rows % chunk_rows or shard_rows < 1:
         raise ValueError(
             f"code store of {rows} by {width} in shards of {shard_rows} and chunks of {chunk_rows} rows"
         )
     chunk_rows = min(chunk_rows, rows)
     shard_rows = min(shard_rows, -(-rows // chunk_rows) * chunk_rows) // chunk_rows * chunk_rows
-    _files(str(location)).put(METADATA, canonical(_metadata(rows, width, shard_rows, chunk_rows)))
-    return CodeStore(location, rows, width, shard_rows, chunk_rows)
+    metadata = _metadata(rows, width, shard_rows, chunk_rows)
+    metadata["attributes"] = {BUILD_ATTRIBUTE: build} if build else {}
+    _files(str(location)).put(METADATA, canonical(metadata))
+    return CodeStore(location, rows, width, shard_rows, chunk_rows, build)
 
 
-def _key(shard: int) -> str:
+def shard_key(shard: int) -> str:
+    """Name of a shard's file in the store."""
     return f"c/{shard}/0"
 
 
@@ -198,7 +255,6 @@ def _metadata(rows: int, width: int, shard_rows: int, chunk_rows: int) -> dict[s
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0,
         "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
-        "attributes": {},
         "storage_transformers": [],
     }
 
@@ -222,7 +278,7 @@ def _encode(codes: NDArray[np.uint8], shard_rows: int, chunk_rows: int) -> bytes
         config={"write_empty_chunks": True},  # a chunk of zeros is data like any other
     )
     array[:] = codes
-    return bytes(store[_key(0)].to_bytes())
+    return bytes(store[shard_key(0)].to_bytes())
 
 
 def _parse_metadata(text: bytes) -> tuple[int, int, int, int]:
@@ -251,7 +307,9 @@ def _parse_metadata(text: bytes) -> tuple[int, int, int, int]:
     return counts
 
 
-class _LocalFiles:
+class LocalFiles:
+    """Files below a local directory."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
@@ -264,37 +322,11 @@ class _LocalFiles:
         with explained(self.directory / key):
             return (self.directory / key).read_bytes()
 
-    def size(self, key: str) -> int:
-        path = self.directory / key
-        return path.stat().st_size if path.is_file() else -1
-
-
-class _RemoteFiles:
-    """An object store writes an object completely or not at all, so plain writes are atomic there."""
-
-    def __init__(self, url: str) -> None:
-        from fsspec.core import url_to_fs
-
-        self.url = url
-        self.system, self.root = url_to_fs(url)
-
-    def put(self, key: str, data: bytes) -> None:
-        try:
-            self.system.makedirs(f"{self.root}/{key}".rpartition("/")[0], exist_ok=True)
-            self.system.pipe_file(f"{self.root}/{key}", data)
-        except OSError as error:
-            raise DiskError(f"{self.url}/{key}: cannot be written ({error})") from error
-
-    def get(self, key: str) -> bytes:
-        try:
-            return bytes(self.system.cat_file(f"{self.root}/{key}"))
-        except OSError as error:
-            raise DiskError(f"{self.url}/{key}: cannot be read ({error})") from error
-
-    def size(self, key: str) -> int:
-        path = f"{self.root}/{key}"
-        return int(self.system.size(path)) if self.system.isfile(path) else -1
+    def sizes(self, keys: list[str]) -> dict[str, int]:
+        paths = {key: self.directory / key for key in keys}
+        return {key: path.stat().st_size for key, path in paths.items() if path.is_file()}
 
 
 def _files(location: str) -> _Files:
-    return _RemoteFiles(location) if "://" in location else _LocalFiles(Path(location))
+    path = local_path(location)
+    return RemoteFiles(location) if path is None else LocalFiles(path)

@@ -17,6 +17,10 @@ class DiskError(AggtreeError):
     """A file the system would not read, write or rename: no space, no permission, a failing device."""
 
 
+class UnreachableError(DiskError):
+    """A remote store that does not answer; it may do so later."""
+
+
 class BuildMismatchError(AggtreeError):
     """A build resumed with other parameters or another input than it was started with."""
 

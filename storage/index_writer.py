@@ -21,7 +21,7 @@ from aggtree.storage.checksums import BLOCK, BlockChecksums
 from aggtree.storage.dictionary_file import DICTIONARY_KIND, load_dictionaries
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.format import DICTIONARIES, TREE, build_name
-from aggtree.storage.manifest import FileRecord, Manifest, commit_manifest
+from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes, commit_manifest
 from aggtree.storage.part_files import Part, open_part
 
 ROWS = 1 << 20
@@ -106,9 +106,13 @@ def commit_index(
     parameters: Mapping[str, Any],
     source: Mapping[str, Any],
     own_ids: bool = False,
+    remote_codes: RemoteCodes | None = None,
     vectors: str = "",
 ) -> Manifest:
-    """Commit the build whose dictionaries, codes and tree are in place; it is the index from now on."""
+    """Commit the build whose dictionaries, codes and tree are in place; it is the index from now on.
+
+    codes : files of the code store inside the index; none if it has `remote_codes`.
+    """
     path = f"{build_name(build)}/{DICTIONARIES}"
     with ArrayFile(index / path, DICTIONARY_KIND) as file:
         file.check()
@@ -126,6 +130,7 @@ def commit_index(
         files=(file_record(index, path), *codes, *tree.files),
         parameters=dict(parameters),
         source=dict(source),
+        codes=remote_codes,
         vectors=vectors,
     )
     commit_manifest(index, manifest)

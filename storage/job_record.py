@@ -11,6 +11,7 @@ itself, so a process killed at any moment leaves only whole records of whole out
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,14 @@ class JobRecord:
     build : its id.
     parameters : JSON values that decide the bytes of the index; never memory or workers.
     source : fingerprint of the vectors.
+    codes : URL of the code store; "" when it is in the build's directory.
     """
 
     index: Path
     build: str
     parameters: dict[str, Any]
     source: dict[str, Any]
+    codes: str = ""
 
     @property
     def work_directory(self) -> Path:
@@ -72,6 +75,11 @@ class JobRecord:
     def build_directory(self) -> Path:
         """Where the job writes what stays."""
         return self.index / build_name(self.build)
+
+    def save(self) -> None:
+        """Write what the job was started with."""
+        record: dict[str, Json] = {"parameters": self.parameters, "source": self.source}
+        write_sealed(self.work_directory / JOB, record | ({"codes": self.codes} if self.codes else {}))
 
     def record_done(self, stage: str, partition: int, record: Mapping[str, Json]) -> None:
         """Note that the output of a partition is in place, with what is to be known about it."""
@@ -100,16 +108,25 @@ class JobRecord:
 
 
 def start_job(
-    index: Path, parameters: Mapping[str, Any], source: Mapping[str, Any], *, replace: bool = False
+    index: Path,
+    parameters: Mapping[str, Any],
+    source: Mapping[str, Any],
+    *,
+    replace: bool = False,
+    codes: str = "",
 ) -> JobRecord:
     """Start or resume the build of these parameters; the caller holds the BuildLock.
+
+    codes : URL of the code store of a new job; one that is resumed has its own.
 
     An unfinished or committed build of other parameters is refused by BuildMismatchError, unless
     `replace`: then unfinished work is removed, and the committed index stays until the new commit.
     Leftovers of killed processes are removed.
     """
     parameters, source = _as_json(parameters), _as_json(source)
-    job = JobRecord(index, build_id(parameters, source), parameters, source)
+    job = JobRecord(index, build_id(parameters, source), parameters, source, codes)
+    with suppress(IndexFormatError):  # a damaged record is written again: the id stands for what it said
+        job = _read_job(job.work_directory) or job
     for work in sorted(index.glob(f"{WORK_PREFIX}*")):
         if work != job.work_directory:
             if not replace:
@@ -123,8 +140,7 @@ def start_job(
             remove_tree(build)
     remove_temporaries(index)
     make_directory(job.work_directory)
-    record: dict[str, Json] = {"parameters": job.parameters, "source": job.source}
-    write_sealed(job.work_directory / JOB, record)
+    job.save()
     return job
 
 
@@ -149,7 +165,8 @@ def _read_job(work: Path) -> JobRecord | None:
         return None
     record = read_sealed(work / JOB)
     build = work.name.removeprefix(WORK_PREFIX)
-    return JobRecord(work.parent, build, dict(record["parameters"]), dict(record["source"]))
+    codes = str(record.get("codes", ""))
+    return JobRecord(work.parent, build, dict(record["parameters"]), dict(record["source"]), codes)
 
 
 def _committed(index: Path, *, replace: bool) -> JobRecord | None:

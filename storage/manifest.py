@@ -78,6 +78,34 @@ class FileRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoteCodes:
+    """The code store of an index that is not inside its directory.
+
+    location : its URL. Only verifying and repairing go there; queries never do.
+    files : its files, their paths below that URL.
+    """
+
+    location: str
+    files: tuple[FileRecord, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        return {"location": self.location, "files": [record.to_json() for record in self.files]}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "RemoteCodes":
+        made = cls(
+            location=_text(record["location"]),
+            files=tuple(FileRecord.from_json(item) for item in record["files"]),
+        )
+        if "://" not in made.location:
+            raise ValueError(f"codes at {made.location[:80]!r}, which is no URL")
+        for file in made.files:
+            if not all(_NAME.fullmatch(part) for part in file.path.split("/")):
+                raise ValueError(f"path {file.path[:80]!r} of remote codes")
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What a committed index is.
 
@@ -88,6 +116,7 @@ class Manifest:
     words : sizes of the dictionaries.
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
     parameters, source : how the index was made, and the fingerprint of what from; for people and for resume.
+    codes : where the codes are, if not among the files.
     vectors : what opens the source again, for re-ranking; "" for an array, which nothing opens again.
     """
 
@@ -104,6 +133,7 @@ class Manifest:
     parameters: dict[str, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     made_by: str = __version__
+    codes: RemoteCodes | None = None
     vectors: str = ""
 
     @property
@@ -137,7 +167,8 @@ class Manifest:
         return self.file(TREE, name)
 
     def to_json(self) -> dict[str, Json]:
-        optional: dict[str, Json] = {"vectors": self.vectors} if self.vectors else {}
+        optional: dict[str, Json] = {"codes": self.codes.to_json()} if self.codes else {}
+        optional |= {"vectors": self.vectors} if self.vectors else {}
         return optional | {
             "format": FORMAT,
             "version": FORMAT_VERSION,
@@ -174,6 +205,7 @@ class Manifest:
             source=dict(record["source"]),
             made_by=_text(record["made_by"]),
             files=tuple(FileRecord.from_json(item) for item in record["files"]),
+            codes=RemoteCodes.from_json(record["codes"]) if "codes" in record else None,
             vectors=_text(record.get("vectors", "")),
         )
         if record["block_bytes"] != BLOCK:

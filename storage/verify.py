@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from aggtree.storage.array_file import ArrayFile
 from aggtree.storage.checksums import BLOCK, block_ranges, crc32c
-from aggtree.storage.code_store import CodeStore
+from aggtree.storage.code_store import METADATA, CodeStore
 from aggtree.storage.deep_checks import rows_of_other_codes
 from aggtree.storage.dictionary_file import DICTIONARY_KIND
 from aggtree.storage.errors import AggtreeError, DiskError, IndexFormatError
 from aggtree.storage.format import CODES, DICTIONARIES, MANIFEST, TREE
 from aggtree.storage.index_reader import Index
-from aggtree.storage.manifest import FileRecord, Manifest, file_problem, read_manifest
+from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes, file_problem, read_manifest
 from aggtree.storage.norm_checks import norm_checks
 from aggtree.storage.structure_checks import content_checks, offset_checks
 
@@ -98,13 +98,16 @@ def _check_build(
     deep: bool,
 ) -> list[Damage]:
     """All checks of the build a manifest describes."""
-    size = sum(record.bytes for record in manifest.files)
+    remote = manifest.codes.files if manifest.codes else ()
+    size = sum(record.bytes for record in (*manifest.files, *remote))
     if deep:
         size += manifest.tree_file("records").bytes + manifest.source_rows * manifest.layout.width
     meter = _Meter(size, progress)
     damage = check_bytes(index, manifest, meter.advance, workers)
     for check in (_check_dictionaries, _check_codes):
         damage += check(index, manifest)
+    if manifest.codes is not None:
+        damage += _check_remote_codes(manifest.codes, manifest, meter.advance, workers)
     if not any(f"/{TREE}/" in item.file for item in damage):
         damage += _check_tree(index, manifest, workers, every_node=deep)
     if deep and not damage and not manifest.own_ids:
@@ -231,15 +234,45 @@ def _check_codes(index: Path, manifest: Manifest) -> Iterator[Damage]:
         store = CodeStore.open(index / directory)
     except (IndexFormatError, DiskError) as error:
         yield Damage(
-            f"{directory}/zarr.json", -1, str(error).removeprefix(f"{index / directory}/zarr.json: ")
+            f"{directory}/{METADATA}", -1, str(error).removeprefix(f"{index / directory}/{METADATA}: ")
         )
         return
+    yield from _check_store(store, f"{directory}/{METADATA}", len(named) - 1, manifest)
+
+
+def _check_store(store: CodeStore, metadata: str, shards: int, manifest: Manifest) -> Iterator[Damage]:
+    """Whether a store has the shape of the index, and as many shards as the manifest names."""
     if (store.rows, store.width) != (manifest.source_rows, manifest.layout.width):
         shape = f"{store.rows} codes of {store.width} bytes"
         expected = f"{manifest.source_rows} of {manifest.layout.width}"
-        yield Damage(f"{directory}/zarr.json", -1, f"{shape}, the manifest says {expected}")
-    if len(named) != store.shards + 1:
-        yield Damage(MANIFEST, -1, f"names {len(named) - 1} shards of codes, the store has {store.shards}")
+        yield Damage(metadata, -1, f"{shape}, the manifest says {expected}")
+    if shards != store.shards:
+        yield Damage(MANIFEST, -1, f"names {shards} shards of codes, the store has {store.shards}")
+
+
+def _check_remote_codes(
+    codes: RemoteCodes, manifest: Manifest, advance: Callable[[int], None], workers: int
+) -> list[Damage]:
+    """Compare every byte of a store outside the index; one line when it cannot be reached at all."""
+    metadata = f"{codes.location}/{METADATA}"
+    try:
+        store = CodeStore.open(codes.location)
+    except (IndexFormatError, DiskError) as error:
+        return [Damage(metadata, -1, str(error).removeprefix(f"{metadata}: "))]
+    damage = list(_check_store(store, metadata, len(codes.files) - 1, manifest))
+
+    def check(record: FileRecord) -> list[Damage]:
+        name = f"{codes.location}/{record.path}"
+        try:
+            return [Damage(name, block, "checksum does not match") for block in store.bad_blocks(record)]
+        except DiskError as error:
+            return [Damage(name, -1, str(error).removeprefix(f"{name}: "))]
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for record, found in zip(codes.files, pool.map(check, codes.files), strict=True):
+            damage += found
+            advance(record.bytes)
+    return damage
 
 
 def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bool) -> list[Damage]:
@@ -270,7 +303,7 @@ def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bo
 
 def _check_against_codes(index: Path, manifest: Manifest, advance: Callable[[int], None]) -> Iterator[Damage]:
     """Compare the tree with the codes; both are known to be whole."""
-    codes = index / manifest.directory / CODES
+    codes = manifest.codes.location if manifest.codes else index / manifest.directory / CODES
     with Index(index, manifest) as opened:
         different = rows_of_other_codes(opened.tree, manifest, codes, advance)
     for start, stop in different:

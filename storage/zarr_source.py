@@ -4,6 +4,7 @@ zarr reads a chunk that is not there as fill values. A directory copied by halve
 indexed as zeros without a word, so a source with missing chunks is refused.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from aggtree.storage.byte_reader import reason
 from aggtree.storage.chunked_rows import ChunkedRows
-from aggtree.storage.errors import SourceError
+from aggtree.storage.errors import SourceError, UnreachableError
+from aggtree.storage.remote_files import explained_remote, is_url, remote_options
 
 # More chunk files than this cannot be listed in reasonable time, and a damaged shape asks for more.
 MAX_OBJECTS = 10_000_000
@@ -35,7 +37,8 @@ class ZarrSource(ChunkedRows):
                 f"{self.spec}: shape {self._array.shape} in chunks of {objects}: use larger chunks"
             )
         inside = np.prod(np.array(objects) // np.array(self._array.chunks))
-        missing = expected - int(self._array.nchunks_initialized // inside)
+        with explained_remote(self.spec, SourceError) if is_url(self.spec) else nullcontext():
+            missing = expected - int(self._array.nchunks_initialized // inside)
         if missing > 0:
             raise SourceError(
                 f"{self.spec}: {missing} of its {expected} chunk files are missing: copy it again, "
@@ -49,12 +52,14 @@ class ZarrSource(ChunkedRows):
 def _open_array(location: str, name: str, spec: str) -> Any:
     import zarr
 
+    options = remote_options(location) if is_url(location) else None
     try:
-        opened = zarr.open(location, mode="r", path=name or None)
+        opened = zarr.open(location, mode="r", path=name or None, storage_options=options)
     except FileNotFoundError as error:
         raise SourceError(f"{spec}: no zarr array there: check the path") from error
     except Exception as error:  # damaged metadata surface as errors of many types
-        raise SourceError(f"{spec}: cannot be opened as zarr: {reason(error)}") from error
+        kind = UnreachableError if is_url(location) else SourceError
+        raise kind(f"{spec}: cannot be opened as zarr: {reason(error)}") from error
     if isinstance(opened, zarr.Group):
         names = sorted(key for key, _ in opened.arrays())
         raise SourceError(f"{spec}: a zarr group, name an array in it as {location}::NAME; it has {names}")

@@ -151,12 +151,13 @@ def test_unfit_workers_are_named_before_the_work(tmp_path: Path) -> None:
 def test_a_probe_looks_at_the_source_and_the_index(source: Path, tmp_path: Path) -> None:
     mark, fingerprint = tmp_path / "mark", open_source(source).fingerprint()
     mark.write_bytes(b"secret")
-    assert probe(str(source), fingerprint, str(mark), b"secret").problem == ""
-    assert "is another directory" in probe(str(source), fingerprint, str(mark), b"other").problem
-    assert "is not there" in probe(str(source), fingerprint, str(tmp_path / "no"), b"secret").problem
-    assert "no such file" in probe("/no/such.bvecs", fingerprint, str(mark), b"secret").problem.lower()
-    assert "other data" in probe(str(source), {}, str(mark), b"secret").problem
-    assert checks.worker_problem(probe(None, None, str(mark), b"secret")) == ""
+    assert probe(str(source), fingerprint, "", str(mark), b"secret").problem == ""
+    assert "is another directory" in probe(str(source), fingerprint, "", str(mark), b"other").problem
+    assert "is not there" in probe(str(source), fingerprint, "", str(tmp_path / "no"), b"secret").problem
+    assert "no such file" in probe("/no/such.bvecs", fingerprint, "", str(mark), b"secret").problem.lower()
+    assert "other data" in probe(str(source), {}, "", str(mark), b"secret").problem
+    assert checks.worker_problem(probe(None, None, "", str(mark), b"secret")) == ""
+    assert "nowhere" in probe(None, None, "memory://nowhere/codes.zarr", str(mark), b"secret").problem
 
 
 def test_a_worker_of_another_version_refuses_tasks() -> None:

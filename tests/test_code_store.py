@@ -39,6 +39,7 @@ def test_codes_come_back(tmp_path, remote):
     np.testing.assert_array_equal(store.read(0, 2345), codes)
     np.testing.assert_array_equal(store.read(987, 2001), codes[987:2001])
     assert store.read(7, 7).shape == (0, 9)
+    assert store.present(records) == {0, 1, 2}
     assert all(store.check_shard(record) for record in records.values())
     assert [record.rows for record in records.values()] == [1000, 1000, 345]
 
@@ -106,13 +107,13 @@ def test_a_changed_shard_is_found(tmp_path):
         changed = bytearray(data)
         changed[place] ^= 1
         path.write_bytes(changed)
-        assert store.has_shard(records[1])
+        assert store.present(records) == {0, 1, 2}
         assert not store.check_shard(records[1])
         with pytest.raises(IndexFormatError, match=r"c/1/0: damaged .*encode rows 100 to 200 again") as error:
             store.read(100, 200)
         assert "\n" not in str(error.value)
     path.write_bytes(data[:-1])
-    assert not store.has_shard(records[1])
+    assert store.present(records) == {0, 2}
     path.unlink()
     assert not store.check_shard(records[1])
     with pytest.raises(IndexFormatError, match="c/1/0: missing; encode rows 100 to 200 again"):
