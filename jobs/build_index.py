@@ -269,12 +269,14 @@ def _stages(
     """The stages with what they run with: progress, memory meter, and workers when they are needed."""
     from aggtree.jobs.checks import check_workers
     from aggtree.jobs.code_place import open_codes
+    from aggtree.jobs.disk_space import check_room
     from aggtree.jobs.executors import InProcess, local_cluster
     from aggtree.jobs.stages import Stages
 
     recipe = Recipe.from_json(job.parameters)
     if job.codes:
         open_codes(job, recipe)  # a place that cannot be written is told before hours of training
+    check_room(job, plan)
     if cluster is not None:
         check_workers(cluster, source, job.index, job.codes)
 

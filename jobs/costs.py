@@ -20,6 +20,8 @@ SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted
 ENCODER_ROWS = 8192  # rows the encoder converts at a time
 MARK_BYTES = 3  # per row, what building notes of it
 NODE_BYTES = 14  # label, norm and two starts of a node of a part
+NODE_FILE_BYTES = 13  # of a node in the tree's files
+USUAL_NODES_PER_ROW = 0.3  # most nodes seen per row, in a tree with bucket 1
 STITCH_BYTES = 48 * MIB  # buffers of stitching and checksums
 
 
@@ -136,12 +138,27 @@ def tree_task_bytes(work: Workload) -> int:
     return 4 * sum(work.words) * work.dimension + 16 * MIB
 
 
+def tree_disk_bytes(work: Workload) -> int:
+    """Disk of the tree, about: a leaf keeps what level 1 does not tell of its code."""
+    suffix = work.layout.width - work.layout.prefix_bytes(1)
+    nodes = NODE_FILE_BYTES * min(nodes_per_row(work), USUAL_NODES_PER_ROW)
+    return int(work.rows * (suffix + work.tree.norm_bytes + work.id_bytes + nodes))
+
+
+def code_bytes(work: Workload) -> int:
+    """Disk of the codes."""
+    return work.rows * work.layout.width
+
+
 def index_bytes(work: Workload) -> int:
-    """Disk of the finished index: codes, ids, suffixes and norms, nodes, dictionaries."""
-    leaf = work.layout.width + 1 + work.id_bytes
-    return work.rows * (work.layout.width + leaf + 2) + 4 * sum(work.words) * work.dimension
+    """Disk of the finished index: codes, tree, dictionaries."""
+    return code_bytes(work) + tree_disk_bytes(work) + 4 * sum(work.words) * work.dimension
 
 
 def work_bytes(work: Workload) -> int:
-    """Disk used on top of that while the job runs: sorted runs, then parts of the tree."""
-    return work.rows * (work.run_row_bytes + work.layout.width + 1 + work.id_bytes + 2)
+    """Disk used on top of that while the job runs.
+
+    Runs are removed when all parts are built, parts when the tree is committed: the most is there at the
+    end of building, runs and parts, or of stitching, parts and tree.
+    """
+    return max(work.rows * work.run_row_bytes, tree_disk_bytes(work))

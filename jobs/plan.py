@@ -36,7 +36,10 @@ class StagePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A build as it will run; memory in bytes for the whole process tree."""
+    """A build as it will run; memory in bytes for the whole process tree.
+
+    index_bytes : disk of the index, of which code_bytes are its codes; work_bytes : on top while it is built.
+    """
 
     allowed: int
     mode: Mode
@@ -45,6 +48,7 @@ class Plan:
     part_rows: int
     stages: tuple[StagePlan, ...]
     index_bytes: int
+    code_bytes: int
     work_bytes: int
 
     @property
@@ -126,6 +130,7 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
         part_rows=part_rows,
         stages=stages,
         index_bytes=costs.index_bytes(work),
+        code_bytes=costs.code_bytes(work),
         work_bytes=costs.work_bytes(work),
     )
 
