@@ -28,14 +28,12 @@ def mark_ids(ids: NDArray[np.unsignedinteger], limit: int, seen: NDArray[np.uint
 
 
 @kernel
-def disordered_leaf(
-    tree: Tree, level: int, first: int, stop: int, norm_bytes: int, size: int, own_ids: bool
-) -> int:
+def disordered_leaf(tree: Tree, level: int, first: int, stop: int, norm_bytes: int, size: int) -> int:
     """The first leaf out of place among those of the nodes first..stop of a level, or -1.
 
     Leaves of a node are in the order of (suffix, id), and none has the label of one of its children next.
     The offsets of the tree must have been checked.
-    size : bytes of a record of the level; own_ids : the ids are the user's, and in any order
+    size : bytes of a record of the level
     """
     records, ids = tree.records, tree.ids
     suffix = size - norm_bytes
@@ -50,7 +48,7 @@ def disordered_leaf(
                 while j < suffix and records[place + j] == records[place + j - size]:
                     j += 1
                 if j == suffix:
-                    if not own_ids and ids[leaf] < ids[leaf - 1]:
+                    if ids[leaf] < ids[leaf - 1]:
                         return leaf
                 elif records[place + j] < records[place + j - size]:
                     return leaf

@@ -8,12 +8,19 @@ import click
 from aggtree.jobs.build_index import RunOptions
 from aggtree.jobs.command_options import progress_for, recipe_arguments, recipe_options, run_options
 
+ids_option = click.option(
+    "--ids",
+    metavar="FILE",
+    help="Own ids of the rows, int64: .npy, .i64, .hdf5::NAME or .parquet::NAME. [default: row numbers]",
+)
+
 
 @click.command()
 @click.argument("source")
 @click.argument("index", type=click.Path(path_type=Path))
 @recipe_options
 @run_options
+@ids_option
 @click.option("--replace", is_flag=True, help="Build anew beside what INDEX holds, and take its place.")
 @click.option("--repair", is_flag=True, help="Verify a finished index, and make again what is damaged.")
 def build(
@@ -25,6 +32,7 @@ def build(
     scheduler: str | None,
     codes: str | None,
     as_json: bool,
+    ids: str | None,
     replace: bool,
     repair: bool,
     **options: Any,
@@ -37,6 +45,7 @@ def build(
     Examples:
       aggtree build base.bvecs sift.index --memory 1GiB
       aggtree build synthetic:sift?rows=20000000 big.index --workers 2
+      aggtree build base.npy my.index --ids ids.npy
       aggtree build s3://bucket/base.fbin sift.index --codes s3://bucket/sift.zarr
     """
     from aggtree.jobs import reports
@@ -45,6 +54,7 @@ def build(
     result = build_index(
         source,
         index,
+        ids=ids,
         memory=memory,
         workers=workers,
         scheduler=scheduler,
@@ -62,6 +72,7 @@ def build(
 @click.argument("index", type=click.Path(path_type=Path))
 @recipe_options
 @run_options
+@ids_option
 @click.option("--replace", is_flag=True, help="Start anew beside what INDEX holds.")
 def train(
     source: str,
@@ -72,6 +83,7 @@ def train(
     scheduler: str | None,
     codes: str | None,
     as_json: bool,
+    ids: str | None,
     replace: bool,
     **options: Any,
 ) -> None:
@@ -87,13 +99,15 @@ def train(
     from aggtree.jobs.build_index import run_build
     from aggtree.jobs.recipe import choose_recipe
     from aggtree.jobs.streams import as_source
+    from aggtree.storage.id_source import open_ids
 
     opened = as_source(source)
+    own_ids = None if ids is None else open_ids(ids)
     recipe = choose_recipe(opened.rows, **recipe_arguments(options))
     run = RunOptions(
         memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress_for(as_json)
     )
-    result = run_build(opened, index.absolute(), recipe, run, replace=replace, only_train=True)
+    result = run_build(opened, index.absolute(), recipe, run, ids=own_ids, replace=replace, only_train=True)
     reports.show_stage("train", result, as_json=as_json)
 
 

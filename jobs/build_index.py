@@ -24,6 +24,7 @@ from aggtree.storage.vector_source import VectorSource
 if TYPE_CHECKING:
     from aggtree.jobs.executors import DaskExecutor, Executor
     from aggtree.jobs.stages import StageResult, Stages
+    from aggtree.storage.id_source import IdSource
 
 DEFAULT_MEMORY = "4GiB"
 
@@ -81,6 +82,7 @@ def build(
     source: Any,
     index: str | os.PathLike[str],
     *,
+    ids: Any = None,
     memory: str | int = DEFAULT_MEMORY,
     workers: int | None = None,
     words: Words = None,
@@ -104,6 +106,7 @@ def build(
     """Build the index of all vectors of `source` in the directory `index`.
 
     source : a path or name that `open_source` knows, a VectorSource, a numpy array or a Dask array.
+    ids : own ids of the rows, an int64 array or a file that `open_ids` knows; otherwise ids are row numbers.
     memory, workers, scheduler, codes, progress : see RunOptions.
     words, dictionaries, beam, ... : see Recipe; what is left out follows from the number of rows.
     replace : build beside what the directory holds, and take its place when done.
@@ -112,8 +115,10 @@ def build(
     The same call continues a build that was interrupted; of a finished one it returns at once.
     """
     from aggtree.jobs.streams import as_source
+    from aggtree.storage.id_source import open_ids
 
     opened = as_source(source)
+    own_ids = None if ids is None else open_ids(ids)
     recipe = choose_recipe(
         opened.rows,
         words=words,
@@ -130,7 +135,9 @@ def build(
         skip_invalid=skip_invalid,
     )
     options = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
-    return run_build(opened, Path(index).absolute(), recipe, options, replace=replace, repair=repair)
+    return run_build(
+        opened, Path(index).absolute(), recipe, options, ids=own_ids, replace=replace, repair=repair
+    )
 
 
 def run_build(
@@ -139,16 +146,18 @@ def run_build(
     recipe: Recipe,
     options: RunOptions,
     *,
+    ids: "IdSource | None" = None,
     replace: bool = False,
     repair: bool = False,
     only_train: bool = False,
 ) -> BuildResult:
     """Start or continue a build and run it to its end, or to the end of training."""
     from aggtree.jobs.code_place import check_built_place, checked_place, move_codes
+    from aggtree.jobs.own_ids import copy_ids, input_fingerprint
 
     began = time.monotonic()
     codes = checked_place(options.codes)
-    fingerprint = source.fingerprint()
+    fingerprint = input_fingerprint(source, ids)
     with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
         manifest = _committed(index, build_id(recipe.to_json(), fingerprint))
         if manifest is None:
@@ -160,6 +169,7 @@ def run_build(
             if damaged is None:
                 return _already_built(index, manifest, plan)
             job = damaged
+        copy_ids(job, ids, plan.allowed)
         with _stages(job, plan, source, options=options, cluster=cluster) as stages:
             stages.train()
             if only_train:
@@ -178,6 +188,7 @@ def continue_build(
     `tree` of a finished index builds its tree again from its codes, if any of its bytes is damaged.
     """
     from aggtree.jobs.code_place import checked_place, move_codes
+    from aggtree.jobs.own_ids import same_vectors
 
     began = time.monotonic()
     codes = checked_place(options.codes)
@@ -191,7 +202,7 @@ def continue_build(
     else:
         remedy = f"run `aggtree train SOURCE {index}` first"
         raise BuildMismatchError(f"{index}: no build was started here; {remedy}")
-    if source is not None and source.fingerprint() != fingerprint:
+    if source is not None and not same_vectors(source, fingerprint):
         raise BuildMismatchError(f"{source.spec}: not the source that {index} was trained on; name that one")
     recipe = Recipe.from_json(parameters)
     with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):

@@ -13,7 +13,8 @@ from aggtree.jobs.memory import MIB, format_size
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.streams import as_dask_array, read_in_order
 from aggtree.jobs.tasks import single_threaded_blas
-from aggtree.storage.errors import MemoryBudgetError
+from aggtree.storage.errors import MemoryBudgetError, SourceError
+from aggtree.storage.id_source import IdSource
 from aggtree.storage.vector_source import VectorSource
 
 THREAD_BYTES = 48 * MIB  # products of a block and the rows they came from, as float32
@@ -21,12 +22,22 @@ MAX_BLOCK_BYTES = 64 * MIB
 
 
 def exact_neighbours(
-    source: VectorSource, queries: NDArray[Any], *, k: int, threads: int, allowed: int, progress: Progress
+    source: VectorSource,
+    queries: NDArray[Any],
+    *,
+    k: int,
+    threads: int,
+    allowed: int,
+    progress: Progress,
+    ids: IdSource | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Ids (q, k) int64 and squared distances (q, k) float32 of the k nearest rows of each query.
 
     Each thread answers its share of the queries; the rows are read once, in blocks that fit `allowed`.
+    ids : own ids of the rows, which are returned instead of row numbers.
     """
+    if ids is not None and ids.rows != source.rows:
+        raise SourceError(f"{ids.spec}: {ids.rows:,} ids for {source.rows:,} vectors of {source.spec}")
     threads = max(1, min(threads, len(queries)))
     block_rows = exact_block_rows(source, queries, k=k, threads=threads, allowed=allowed)
     ends = [len(queries) * number // threads for number in range(threads + 1)]
@@ -39,8 +50,9 @@ def exact_neighbours(
             list(pool.map(ExactSearch.add, searches, [rows] * threads, [start] * threads))
             progress.advance(len(rows))
     progress.end()
-    ids, distances = zip(*(search.result() for search in searches), strict=True)
-    return np.concatenate(ids), np.concatenate(distances)
+    found, distances = zip(*(search.result() for search in searches), strict=True)
+    rows = np.concatenate(found)
+    return rows if ids is None else ids.take(rows), np.concatenate(distances)
 
 
 def exact_block_rows(

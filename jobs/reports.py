@@ -153,6 +153,8 @@ def show_info(index: Index, *, as_json: bool) -> None:
     if manifest.codes:
         size = sum(record.bytes for record in manifest.codes.files)
         click.echo(f"codes at {manifest.codes.location}, {size:,} bytes, not needed by queries")
+    if manifest.own_ids:
+        click.echo("ids are the user's own")
     click.echo(f"vectors for exact distances: {manifest.vectors or 'an array, to be named'}")
     parameters = dict(manifest.parameters)
     click.echo(f"dictionaries {_sizes(manifest.words)}; made by aggtree {manifest.made_by}")

@@ -90,13 +90,22 @@ def search(
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Write the ids to this .ivecs or .npy file."
 )
+@click.option("--ids", metavar="FILE", help="Own ids of the rows, as for `build`, to be written.")
 @click.option("--threads", type=click.IntRange(1), default=None, help="[default: all cores]")
 @click.option(
     "--memory", default=DEFAULT_MEMORY, show_default=True, metavar="SIZE", help="Allowed for this process."
 )
 @json_option
 def exact(
-    source: str, queries: str, *, k: int, out: Path, threads: int | None, memory: str, as_json: bool
+    source: str,
+    queries: str,
+    *,
+    k: int,
+    out: Path,
+    ids: str | None,
+    threads: int | None,
+    memory: str,
+    as_json: bool,
 ) -> None:
     """Find the exact neighbours of QUERIES in SOURCE.
 
@@ -109,14 +118,16 @@ def exact(
     from aggtree.jobs import reports, search_job
     from aggtree.jobs.exact_job import exact_neighbours
     from aggtree.jobs.memory import parse_size
+    from aggtree.storage.id_source import open_ids
     from aggtree.storage.vector_source import open_source
 
     search_job.check_output(out)
+    own_ids = open_ids(ids) if ids else None
     threads = threads or len(os.sched_getaffinity(0))
     with open_source(source) as base, progress_for(as_json) as progress:
         block = search_job.read_queries(queries, base.dimension)
-        ids, _ = exact_neighbours(
-            base, block, k=k, threads=threads, allowed=parse_size(memory), progress=progress
+        found, _ = exact_neighbours(
+            base, block, k=k, threads=threads, allowed=parse_size(memory), progress=progress, ids=own_ids
         )
-    search_job.save_ids(out, ids)
-    reports.show_exact(out, ids.shape, as_json=as_json)
+    search_job.save_ids(out, found)
+    reports.show_exact(out, found.shape, as_json=as_json)

@@ -29,6 +29,7 @@ from aggtree.jobs.code_place import open_codes, shard_records
 from aggtree.jobs.encode import EncodeTask, encode_shard
 from aggtree.jobs.executors import Executor
 from aggtree.jobs.memory import MemoryMeter, format_size
+from aggtree.jobs.own_ids import own_ids_record
 from aggtree.jobs.plan import Plan
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import Recipe
@@ -232,6 +233,7 @@ class Stages:
             source=self.job.source,
             remote_codes=RemoteCodes(location=self.job.codes, files=codes) if self.job.codes else None,
             vectors=remembered_source(self.job),
+            own_ids=own_ids_record(self.job),
         )
         finish_job(self.job.index)
         self._end("stitch")

@@ -1,7 +1,8 @@
 """Bytes by position: the local file or the remote object below every flat vector format.
 
-Local files are read with `pread`, never mapped: pages of a mapping count as resident memory of the
-process, and a build would then seem to use as much memory as its input has bytes.
+Builds read local files with `pread` and never map them: pages of a mapping count as resident memory of
+the process, and a build would then seem to use as much memory as its input has bytes. Queries that
+re-rank map them, because the few rows they need lie far apart.
 """
 
 import mmap

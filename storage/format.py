@@ -6,6 +6,7 @@
         dictionaries         words and norm ranges (array file)
         codes.zarr/          zarr v3 array (rows, width) uint8, sharded
         tree/<array>         raw little-endian arrays, no header; dtype and length are in the manifest
+        own_ids              the user's id of each row, int64, if there are any
       work-<id>/             state of a build that is not finished
       lock                   who is building
 
@@ -20,12 +21,15 @@ from aggtree.engine.dictionaries import CodeLayout
 
 FORMAT = "aggtree index"
 FORMAT_VERSION = 1
+OWN_IDS_VERSION = 2
+"""Of an index with own ids, which a reader of version 1 would leave out."""
 
 MANIFEST = "manifest.json"
 LOCK = "lock"
 DICTIONARIES = "dictionaries"
 CODES = "codes.zarr"
 TREE = "tree"
+OWN_IDS = "own_ids"
 BUILD_PREFIX = "build-"
 WORK_PREFIX = "work-"
 
@@ -49,7 +53,7 @@ ARRAYS = (
     ArraySpec("child_start", ("<u4", "<u8"), "first child of each node; the end of the last one's"),
     ArraySpec("leaf_start", ("<u4", "<u8"), "first leaf of each node; the end of the last one's"),
     ArraySpec("records", ("|u1",), "norm and suffix of each leaf"),
-    ArraySpec("ids", ("<u4", "<u8"), "row number, or the user's id, of each leaf"),
+    ArraySpec("ids", ("<u4", "<u8"), "row number of each leaf"),
 )
 
 

@@ -21,7 +21,7 @@ class Hdf5Source(ChunkedRows):
 
     def __init__(self, location: str, name: str) -> None:
         spec = f"{location}::{name}"
-        self._file, self._values = _open_data_set(location, name)
+        self._file, self._values = open_data_set(location, name)
         shape = tuple(self._values.shape or ())
         row_bytes = max(1, int(np.prod(shape[1:], dtype=object)) * self._values.dtype.itemsize)
         chunk = self._values.chunks[0] if self._values.chunks else max(1, PIECE_BYTES // row_bytes)
@@ -38,7 +38,7 @@ class Hdf5Source(ChunkedRows):
         self._file.close()
 
 
-def _open_data_set(location: str, name: str) -> tuple[Any, Any]:
+def open_data_set(location: str, name: str) -> tuple[Any, Any]:
     """The open file and its data set `name`."""
     try:
         import h5py
@@ -70,7 +70,7 @@ def open_vectors(location: str, name: str) -> Hdf5Source:
 
 def read_ids(location: str, name: str) -> NDArray[np.int64]:
     """All ids of a data set of integers."""
-    file, values = _open_data_set(location, name or "neighbors")
+    file, values = open_data_set(location, name or "neighbors")
     try:
         if values.ndim != 2 or values.dtype.kind not in "iu":
             raise SourceError(

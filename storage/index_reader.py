@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,8 +26,9 @@ from aggtree.engine.tree import Tree, norm_steps
 from aggtree.storage.atomic import explained
 from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import DiskError, IndexFormatError
-from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, TREE
+from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, OWN_IDS, TREE
 from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
+from aggtree.storage.own_ids import to_own_ids
 from aggtree.storage.raw_vectors import RawVectors, Vectors, open_raw_vectors
 
 OPEN_ATTEMPTS = 20
@@ -47,8 +49,9 @@ class Index:
         self._raw = None if vectors is None else open_raw_vectors(path, manifest, vectors)
         self._raw_lock = threading.Lock()
         wanted = [manifest.file(DICTIONARIES), *(manifest.tree_file(spec.name) for spec in ARRAYS)]
-        check_files(path, wanted)
+        check_files(path, [*wanted, *([manifest.file(OWN_IDS)] if manifest.own_ids else [])])
         self._maps: list[mmap.mmap] = []
+        self.own_ids: NDArray[np.int64] | None = self._map_own_ids() if manifest.own_ids else None
         arrays = {record.path.rpartition("/")[2]: self._map(record) for record in wanted[1:]}
         if sum(len(pages) for pages in self._maps) > _physical_memory() // 2:
             # Reading ahead warms a tree that fits into memory within some queries. Of a larger one it
@@ -110,12 +113,12 @@ class Index:
     ) -> Answer:
         """Find the k nearest vectors of one query (d,) or several (q, d).
 
-        Returns ids (q, k) int64 and squared distances (q, k) float32 to the vectors' reconstructions,
-        nearest first; where fewer than k were found, -1 and inf.
+        Returns ids (q, k) int64, row numbers or the user's own, and squared distances (q, k) float32 to the
+        vectors' reconstructions, nearest first; where fewer than k were found, -1 and inf.
         rerank : so many candidates, k at least, are compared with the vectors themselves; the distances are
             then exact, and equal ones are ordered by id. 0 for none.
         """
-        if rerank == 0:
+        if rerank == 0 and self.own_ids is None:
             return self.searcher.search(queries, k, params, threads)
         return self.search_with_counts(queries, k, params, threads, rerank=rerank)[0]
 
@@ -129,17 +132,20 @@ class Index:
         rerank: int = 0,
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored."""
-        if rerank == 0:
-            return self.searcher.search_with_counts(queries, k, params, threads)
-        if rerank < k:
+        if rerank and rerank < k:
             raise ValueError(f"rerank {rerank}: expected k ({k}) or more, or 0 for none")
-        found, counts = self.searcher.search_with_counts(queries, rerank, params, threads)
-        return self.raw_vectors.rank(queries, found.ids, k, threads), counts
+        found, counts = self.searcher.search_with_counts(queries, rerank or k, params, threads)
+        if rerank:
+            found = self.raw_vectors.rank(queries, found.ids, k, threads)
+        if self.own_ids is not None:
+            found = Answer(to_own_ids(self.own_ids, found.ids), found.distances)
+        return found, counts
 
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
         parts = {DICTIONARIES: self.manifest.file(DICTIONARIES).bytes}
         parts |= {f"{TREE}/{spec.name}": self.manifest.tree_file(spec.name).bytes for spec in ARRAYS}
+        parts |= {OWN_IDS: self.manifest.file(OWN_IDS).bytes} if self.manifest.own_ids else {}
         start = f"{self.manifest.directory}/{CODES}/"
         codes = sum(record.bytes for record in self.manifest.files if record.path.startswith(start))
         return parts | {CODES: codes}
@@ -160,6 +166,7 @@ class Index:
         """Give the maps back; arrays taken from `tree` stay valid."""
         self._searcher = None
         self._maps = []
+        self.own_ids = None
         if self._raw is not None:
             self._raw.close()
             self._raw = None
@@ -195,6 +202,11 @@ class Index:
             os.close(descriptor)
         self._maps.append(pages)
         return np.frombuffer(pages, record.dtype, record.length)
+
+    def _map_own_ids(self) -> NDArray[np.int64]:
+        """The user's id of each row."""
+        record = replace(self.manifest.file(OWN_IDS), dtype="<i8", length=self.manifest.source_rows)
+        return self._map(record)
 
     def _load_dictionaries(self) -> tuple[Dictionaries, NDArray[np.float32]]:
         path = self.path / self.manifest.directory / DICTIONARIES

@@ -105,13 +105,15 @@ def commit_index(
     source_rows: int,
     parameters: Mapping[str, Any],
     source: Mapping[str, Any],
-    own_ids: bool = False,
+    own_ids: FileRecord | None = None,
     remote_codes: RemoteCodes | None = None,
     vectors: str = "",
 ) -> Manifest:
     """Commit the build whose dictionaries, codes and tree are in place; it is the index from now on.
 
     codes : files of the code store inside the index; none if it has `remote_codes`.
+    vectors : what opens the source again, or "".
+    own_ids : the file of own ids, if there is one.
     """
     path = f"{build_name(build)}/{DICTIONARIES}"
     with ArrayFile(index / path, DICTIONARY_KIND) as file:
@@ -121,13 +123,13 @@ def commit_index(
         build=build,
         rows=sum(tree.level_leaves),
         source_rows=source_rows,
-        own_ids=own_ids,
+        own_ids=own_ids is not None,
         dimension=dictionaries.dimension,
         words=dictionaries.layout.words,
         norm_bytes=tree.norm_bytes,
         level_nodes=tree.level_nodes,
         level_leaves=tree.level_leaves,
-        files=(file_record(index, path), *codes, *tree.files),
+        files=(file_record(index, path), *codes, *tree.files, *((own_ids,) if own_ids else ())),
         parameters=dict(parameters),
         source=dict(source),
         codes=remote_codes,

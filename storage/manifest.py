@@ -24,6 +24,8 @@ from aggtree.storage.format import (
     FORMAT_VERSION,
     MANIFEST,
     MAX_COUNT,
+    OWN_IDS,
+    OWN_IDS_VERSION,
     TREE,
     TreeCounts,
     build_name,
@@ -112,7 +114,7 @@ class Manifest:
     build : id of the build, 12 hexadecimal digits.
     rows : vectors in the tree.
     source_rows : rows of the source and of the code store; more than `rows` when some were left out.
-    own_ids : whether `ids` are the user's own; otherwise they are distinct row numbers below source_rows.
+    own_ids : whether the file `own_ids` gives the user's id of each row; the tree's ids are row numbers.
     words : sizes of the dictionaries.
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
     parameters, source : how the index was made, and the fingerprint of what from; for people and for resume.
@@ -135,6 +137,11 @@ class Manifest:
     made_by: str = __version__
     codes: RemoteCodes | None = None
     vectors: str = ""
+
+    @property
+    def version(self) -> int:
+        """The lowest version of the format whose readers understand this index."""
+        return OWN_IDS_VERSION if self.own_ids else FORMAT_VERSION
 
     @property
     def layout(self) -> CodeLayout:
@@ -171,7 +178,7 @@ class Manifest:
         optional |= {"vectors": self.vectors} if self.vectors else {}
         return optional | {
             "format": FORMAT,
-            "version": FORMAT_VERSION,
+            "version": self.version,
             "made_by": self.made_by,
             "build": self.build,
             "rows": self.rows,
@@ -225,11 +232,14 @@ def read_manifest(index: Path) -> Manifest:
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the manifest of an index")
-    if record.get("version") != FORMAT_VERSION:
-        remedy = f"this aggtree ({__version__}) reads version {FORMAT_VERSION}; use the one that made it"
+    if record.get("version") not in (FORMAT_VERSION, OWN_IDS_VERSION):
+        remedy = f"this aggtree ({__version__}) reads versions 1 and 2; use the one that made it"
         raise IndexFormatError(f"{path}: format version {record.get('version')!r}; {remedy}")
     try:
-        return Manifest.from_json(record)
+        manifest = Manifest.from_json(record)
+        if manifest.version != record["version"]:
+            raise ValueError(f"version {record['version']} of an index of version {manifest.version}")
+        return manifest
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IndexFormatError(f"{path}: contradicts itself: {error}") from error
 
@@ -295,6 +305,8 @@ def _check_counts(manifest: Manifest) -> None:
             expected = f"{lengths[spec.name]} of {' or '.join(allowed)}"
             raise ValueError(f"{record.path} holds {record.length} {record.dtype}, expected {expected}")
     manifest.file(DICTIONARIES)
+    if manifest.own_ids and manifest.file(OWN_IDS).bytes != 8 * manifest.source_rows:
+        raise ValueError(f"{manifest.file(OWN_IDS).bytes} bytes of ids for {manifest.source_rows} rows")
 
 
 def _check_paths(manifest: Manifest) -> None:

@@ -41,8 +41,8 @@ def _header_text(reader: ByteReader) -> tuple[str, int]:
     return text, first + length
 
 
-def open_npy(reader: ByteReader) -> FlatRows:
-    """The matrix in a .npy file."""
+def npy_layout(reader: ByteReader) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
+    """Type of the numbers, shape, byte where they start, and whether they lie column after column."""
     text, offset = _header_text(reader)
     descr, order, shape = _DESCR.search(text), _ORDER.search(text), _SHAPE.search(text)
     if not (descr and order and shape):
@@ -53,17 +53,21 @@ def open_npy(reader: ByteReader) -> FlatRows:
         stored = np.dtype(descr.group(1))
     except TypeError as error:
         raise SourceError(f"{reader.name}: unknown number type {descr.group(1)!r} in its header") from error
-    lengths = [int(length) for length in shape.group(1).replace(",", " ").split()]
+    lengths = tuple(int(length) for length in shape.group(1).replace(",", " ").split())
+    return stored, lengths, offset, order.group(1) == "True"
+
+
+def open_npy(reader: ByteReader) -> FlatRows:
+    """The matrix in a .npy file."""
+    stored, lengths, offset, columns = npy_layout(reader)
     if len(lengths) != 2:
         raise SourceError(
-            f"{reader.name}: holds an array of {len(lengths)} dimensions {tuple(lengths)}, "
+            f"{reader.name}: holds an array of {len(lengths)} dimensions {lengths}, "
             "expected rows of vectors (n, d): reshape it"
         )
     rows, dimension = lengths
     check_shape(reader.name, rows, dimension)
-    source = FlatRows(
-        reader, offset=offset, rows=rows, dimension=dimension, stored=stored, columns=order.group(1) == "True"
-    )
+    source = FlatRows(reader, offset=offset, rows=rows, dimension=dimension, stored=stored, columns=columns)
     if (needed := offset + rows * dimension * stored.itemsize) != reader.size:
         raise SourceError(
             f"{reader.name}: its header says {rows} rows of {dimension} {stored.name}, "

@@ -19,7 +19,7 @@ class ParquetSource(ChunkedRows):
     """The vectors in one column of a parquet file."""
 
     def __init__(self, location: str, name: str) -> None:
-        self._file = _open_file(location)
+        self._file = open_file(location)
         self._lock = threading.Lock()
         try:
             self._column = _choose_column(location, name, self._file.schema_arrow)
@@ -89,7 +89,7 @@ class ParquetSource(ChunkedRows):
         self._file.close()
 
 
-def _open_file(location: str) -> Any:
+def open_file(location: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:

@@ -111,8 +111,8 @@ def open_raw_vectors(index: Path, manifest: Manifest, vectors: Vectors | None) -
         raise SourceError(f"{index}: was built from an array, exact distances need it again: {remedy}")
     source = _open(vectors, manifest.vectors, remedy)
     found = source.fingerprint()
-    if found != manifest.source:
-        different = [name for name in found if found[name] != manifest.source.get(name)]
+    different = [name for name in found if found[name] != manifest.source.get(name)]
+    if different:
         changes = ", ".join(f"{name} {manifest.source.get(name)} → {found[name]}" for name in different)
         source.close()
         raise SourceError(f"{source.spec}: not the vectors that {index} was built from ({changes}): {remedy}")

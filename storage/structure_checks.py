@@ -192,9 +192,7 @@ def _check_leaf_order(
 ) -> None:
     """Leaves of a node are in (code, id) order, and those that could be below a child are."""
     counts = manifest.counts
-    leaf = disordered_leaf(
-        tree, level, first, stop, manifest.norm_bytes, counts.record_bytes(level), manifest.own_ids
-    )
+    leaf = disordered_leaf(tree, level, first, stop, manifest.norm_bytes, counts.record_bytes(level))
     if leaf >= 0:
         place = counts.record_start[level] + (leaf - counts.level_leaf[level]) * counts.record_bytes(level)
         report("records", place, f"leaf {leaf} is not in the order of (code, id) below its node")

@@ -110,7 +110,7 @@ def _check_build(
         damage += _check_remote_codes(manifest.codes, manifest, meter.advance, workers)
     if not any(f"/{TREE}/" in item.file for item in damage):
         damage += _check_tree(index, manifest, workers, every_node=deep)
-    if deep and not damage and not manifest.own_ids:
+    if deep and not damage:
         damage += _check_against_codes(index, manifest, meter.advance)
     return sorted(set(damage))
 

@@ -284,14 +284,14 @@ def suffixes(tree, level, node, norm_bytes, size):
         yield leaf, tree.records[place + norm_bytes : place + size].tobytes(), int(tree.ids[leaf])
 
 
-def disordered_leaf(tree, level, first, stop, norm_bytes, size, own_ids):
+def disordered_leaf(tree, level, first, stop, norm_bytes, size):
     for node in range(first, stop):
         below = set(tree.labels[int(tree.child_start[node]) : int(tree.child_start[node + 1])].tolist())
         last = (b"", 0)
         for leaf, suffix, number in suffixes(tree, level, node, norm_bytes, size):
             if (suffix, number) < last or (suffix and suffix[0] in below):
                 return leaf
-            last = (suffix, 0 if own_ids else number)
+            last = (suffix, number)
     return -1
 
 

@@ -15,9 +15,11 @@ from aggtree.storage.atomic import make_directory
 from aggtree.storage.code_store import create_code_store
 from aggtree.storage.dictionary_file import save_dictionaries
 from aggtree.storage.format import CODES, DICTIONARIES, build_name
+from aggtree.storage.id_source import open_ids
 from aggtree.storage.index_writer import StitchedTree, commit_index, stitch_parts
 from aggtree.storage.job_record import finish_job, start_job
 from aggtree.storage.manifest import Manifest
+from aggtree.storage.own_ids import write_own_ids
 from aggtree.storage.part_files import write_part
 
 
@@ -81,8 +83,15 @@ def stitch(index: Path, build: str, sample: Sample, parts: list[Path]) -> Stitch
     return stitch_parts(index, build, parts, sample.dictionaries.layout, norm_bytes=sample.params.norm_bytes)
 
 
-def make_index(index: Path, sample: Sample | None = None, *, parts: int = 3, name: str = "small") -> Manifest:
-    """Build and commit an index; `name` stands for the parameters of the build."""
+def make_index(
+    index: Path,
+    sample: Sample | None = None,
+    *,
+    parts: int = 3,
+    name: str = "small",
+    ids: NDArray[np.int64] | None = None,
+) -> Manifest:
+    """Build and commit an index; `name` stands for the parameters of the build, `ids` are own ids."""
     sample = sample or make_sample()
     job = start_job(index, {"name": name}, {"rows": len(sample.codes)}, replace=True)
     make_directory(job.build_directory)
@@ -94,6 +103,11 @@ def make_index(index: Path, sample: Sample | None = None, *, parts: int = 3, nam
     for shard in range(store.shards):
         shards[shard] = store.write_shard(shard, sample.codes[slice(*store.shard_range(shard))])
     tree = stitch(index, job.build, sample, write_parts(job.work_directory / "parts", sample, parts))
+    own_ids = None
+    if ids is not None:
+        source = open_ids(ids)
+        checksum = str(source.fingerprint()["ids_crc32c"])
+        own_ids = write_own_ids(job.build_directory, source, len(ids), checksum=checksum, room=0)
     manifest = commit_index(
         index,
         job.build,
@@ -102,6 +116,7 @@ def make_index(index: Path, sample: Sample | None = None, *, parts: int = 3, nam
         source_rows=len(sample.codes),
         parameters=job.parameters,
         source=job.source,
+        own_ids=own_ids,
     )
     finish_job(index)
     return manifest

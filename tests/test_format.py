@@ -5,18 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_golden import ANSWERS, DATA, queries
+from make_golden import ANSWERS, DATA, golden_ids, queries
 from small_index import make_index, make_sample
 
 from aggtree.engine.params import SearchParams
 from aggtree.storage.code_store import CodeStore
-from aggtree.storage.format import ARRAYS, CODES, FORMAT_VERSION
+from aggtree.storage.format import ARRAYS, CODES, FORMAT_VERSION, OWN_IDS_VERSION
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.manifest import read_manifest
 from aggtree.storage.verify import verify_index
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "format.md").read_text()
-VERSIONS = range(1, FORMAT_VERSION + 1)
+VERSIONS = range(1, OWN_IDS_VERSION + 1)
 NAMES = {"|u1": "uint8", "<u2": "uint16", "<u4": "uint32", "<u8": "uint64", "<f4": "float32"}
 
 
@@ -33,10 +33,11 @@ def test_an_index_of_each_version_is_read(version):
     np.testing.assert_array_equal(codes, make_sample(400).codes)
 
 
-def test_the_present_format_is_what_it_was_when_its_version_was_fixed(tmp_path):
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_present_format_is_what_it_was_when_its_version_was_fixed(tmp_path, version):
     """Bytes that differ are a new format, or a mistake."""
-    golden = DATA / f"format-{FORMAT_VERSION}" / "golden.index"
-    make_index(tmp_path / "i", make_sample(400), name="golden")
+    golden = DATA / f"format-{version}" / "golden.index"
+    make_index(tmp_path / "i", make_sample(400), name="golden", ids=golden_ids(version))
     old, new = read_manifest(golden), read_manifest(tmp_path / "i")
     layout = [(record.path, record.bytes, record.dtype, record.length) for record in old.files]
     assert layout == [(record.path, record.bytes, record.dtype, record.length) for record in new.files]
@@ -63,6 +64,6 @@ def test_the_page_names_every_field_of_the_manifest():
 
 
 def test_the_page_lists_every_version():
-    assert f"# On-disk format, version {FORMAT_VERSION}" in PAGE
+    assert f"# On-disk format, versions {FORMAT_VERSION} and {OWN_IDS_VERSION}\n" in PAGE
     for version in VERSIONS:
         assert f"\n| {version} | " in PAGE

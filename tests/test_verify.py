@@ -274,15 +274,6 @@ def test_words_that_are_not_finite_are_found(tmp_path):
     ]
 
 
-def test_own_ids_may_be_any_numbers(tmp_path):
-    index = tmp_path / "i"
-    manifest = make_index(index)
-    record = manifest.tree_file("ids")
-    np.arange(500, 0, -1).astype(record.dtype).tofile(index / record.path)
-    recommitted(index, replace(manifest, own_ids=True), "ids")
-    assert verify_index(index) == []
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_deep_check_of_a_whole_index_finds_nothing(tmp_path, monkeypatch, name):
     monkeypatch.setattr(norm_checks, "BLOCK_NODES", 7)
@@ -335,9 +326,8 @@ def test_checks_of_leaves_equal_their_twins(name, damage):
     norm_bytes = sample.params.norm_bytes
     for level, size in enumerate(record_sizes(sample.dictionaries.layout, norm_bytes).tolist()):
         first, stop = (int(node) for node in tree.level_start[level : level + 2])
-        for own_ids in (False, True):
-            arguments = (tree, level, first, stop, norm_bytes, size, own_ids)
-            assert disordered_leaf(*arguments) == naive.disordered_leaf(*arguments)
+        arguments = (tree, level, first, stop, norm_bytes, size)
+        assert disordered_leaf(*arguments) == naive.disordered_leaf(*arguments)
         prefixes = np.random.default_rng(1).integers(0, 256, (stop - first, level), np.uint8)
         sums, expected = np.zeros((2, 4), np.uint64)
         for add, to in ((add_leaf_sums, sums), (naive.add_leaf_sums, expected)):

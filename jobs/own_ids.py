@@ -1,0 +1,53 @@
+"""The stage that copies the user's own ids, first of all: bad ids are told before hours of training."""
+
+from typing import Any
+
+from aggtree.jobs.costs import DRIVER_BYTES
+from aggtree.jobs.memory import MIB
+from aggtree.storage.errors import JobError
+from aggtree.storage.format import MANIFEST, OWN_IDS
+from aggtree.storage.id_source import IdSource
+from aggtree.storage.job_record import JobRecord
+from aggtree.storage.manifest import FileRecord, read_manifest
+from aggtree.storage.own_ids import write_own_ids
+from aggtree.storage.vector_source import VectorSource
+
+STAGE = "ids"
+LEAST_ROOM = 16 * MIB
+
+
+def input_fingerprint(source: VectorSource, ids: IdSource | None) -> dict[str, Any]:
+    """What a build is made from: vectors, and ids if there are any."""
+    return source.fingerprint() | (ids.fingerprint() if ids is not None else {})
+
+
+def same_vectors(source: VectorSource, fingerprint: dict[str, Any]) -> bool:
+    """Whether these are the vectors of an input, whatever its ids are."""
+    return all(fingerprint.get(name) == value for name, value in source.fingerprint().items())
+
+
+def copy_ids(job: JobRecord, ids: IdSource | None, allowed: int) -> None:
+    """Copy the ids into the build, unless they are there."""
+    if ids is None or (job.done(STAGE) and (job.build_directory / OWN_IDS).exists()):
+        return
+    record = write_own_ids(
+        job.build_directory,
+        ids,
+        int(job.source["rows"]),
+        checksum=str(job.source["ids_crc32c"]),
+        room=max(LEAST_ROOM, (allowed - DRIVER_BYTES) // 2),
+    )
+    job.record_done(STAGE, 0, record.to_json())
+
+
+def own_ids_record(job: JobRecord) -> FileRecord | None:
+    """The file of own ids that belongs to the build: as copied, or as in the index that is repaired."""
+    if "ids" not in job.source:
+        return None
+    for record in job.done(STAGE).values():
+        return FileRecord.from_json(record)
+    if (job.index / MANIFEST).exists() and (job.build_directory / OWN_IDS).exists():
+        manifest = read_manifest(job.index)
+        if manifest.build == job.build:
+            return manifest.file(OWN_IDS)
+    raise JobError(f"{job.index}: its own ids are missing; run `aggtree build --repair` with --ids")
