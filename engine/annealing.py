@@ -2,7 +2,8 @@
 
 Equation ↔ function: heat and cool are `cooling.kmeans_round`, cooling all dictionaries at once is
 `cooling.joint_round`, multi-path encoding is `encoding.Encoder`. A wide first dictionary is learned
-first by k-means and locked; the others are annealed on x − c_1(i_1).
+first by k-means, from the first rows or beforehand by a `FirstDictionaryTrainer`, and locked; the others
+are annealed on x − c_1(i_1).
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import as_rows, check_rows
 from aggtree.engine.distances_kernels import Rows
 from aggtree.engine.encoding import CHUNK_ROWS, Encoder
-from aggtree.engine.first_dictionary import learn_first_dictionary, word_chooser
+from aggtree.engine.first_dictionary import Chooser, learn_first_dictionary, word_chooser
 from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
 
 RIDGE = 1.0
@@ -79,7 +80,9 @@ class DictionaryAnnealing:
         )
         self._layout = CodeLayout(self.params.words)
         self._first: NDArray[np.float32] | None = None
+        self._chooser: Chooser | None = None
         self._narrow: Narrow | None = None
+        self._codes: NDArray[np.uint8] | None = None
         self._online = OnlineState.empty()
         self._encoder: Encoder | None = None
         self._history: list[float] = []
@@ -109,25 +112,41 @@ class DictionaryAnnealing:
         x: NDArray[np.generic],
         *,
         start: Dictionaries | None = None,
+        first: NDArray[np.float32] | None = None,
+        resume: bool = False,
         map: Map = map,
         progress: Progress | None = None,
     ) -> Self:
         """Learn from vectors x (n, d), from scratch or by annealing the dictionaries `start`.
 
-        progress : called with 0 and E at the start, then after every round with its number and E.
+        first : words (K_1, d) of a wide first dictionary learned elsewhere; otherwise it is learned from x.
+        resume : go on after the last round of a fit that was cut short, with the same arguments.
+        progress : called with 0 and E at the start, then after every round with its number and E; the
+            trainer's state at these moments can be resumed.
         Rounds end after `rounds`, or when one without noise lowers E by less than `tolerance`.
         """
-        rows = self._check_batch(x, None if start is None else start.dimension)
-        self._history.clear()
-        self._online = OnlineState.empty()
-        residue = self._start(rows) if start is None else self._adopt(start, rows)
+        if resume:
+            rows, residue = self._go_on(x, map)
+        else:
+            self._history.clear()
+            self._online = OnlineState.empty()
+            if start is None:
+                self._narrow, self._first = None, first
+                rows = self._check_batch(x, None if first is None else first.shape[1])
+                residue = self._start(rows, map)
+            else:
+                rows = self._check_batch(x, start.dimension)
+                residue = self._adopt(start, rows, map)
+            self._codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
+            self._record(residue, self._codes, progress)
         self._anneal(residue, start is None, map, progress)
         self._online = self._online.remember(rows, self._rng(0))
+        self._codes = None
         self._encoder = None
         return self
 
     def partial_fit(self, batch: NDArray[np.generic], *, map: Map = map) -> Self:
-        """Go on learning from one batch (n, d) of a stream, about 100,000 vectors.
+        """Go on learning from one batch (n, d) of a stream, about 100,000 vectors: one round of cooling.
 
         Rows of earlier batches are remembered in a small sample. A batch that would raise their
         error is taken in smaller steps, or not at all, so an odd batch spoils nothing.
@@ -135,11 +154,11 @@ class DictionaryAnnealing:
         fresh = self._narrow is None
         rows = self._check_batch(batch, None if self._narrow is None else self._narrow.words.shape[1])
         rng = self._rng(1 + self._online.batches)
-        residue = self._start(rows) if fresh else self._residue(rows)
+        residue = self._start(rows, map) if fresh else self._residue(rows, map)
         codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
         self._record(residue, codes)
-        if fresh and not self._scarce(residue):
-            self._update(residue, codes, rng)
+        if fresh and not self._useless(residue):
+            self._update(residue, codes, rng, map)
         accepted = fresh or self._guarded_update(residue, codes, rng, map)
         self._online = self._online.after_batch(rows, accepted, rng)
         self._encoder = None
@@ -157,12 +176,12 @@ class DictionaryAnnealing:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything `from_state` needs to go on bit for bit, as named arrays."""
-        return pack_state(self.params, self._first, self._narrow, self._online, self._history)
+        return pack_state(self.params, self._first, self._narrow, self._online, self._history, self._codes)
 
     @classmethod
     def from_state(cls, state: dict[str, NDArray[np.generic]]) -> "DictionaryAnnealing":
         """The trainer that `state` was taken from."""
-        params, first, words, online, history = unpack_state(state)
+        params, first, words, online, history, codes = unpack_state(state)
         trainer = cls(
             words=params.words,
             beam=params.beam,
@@ -175,6 +194,7 @@ class DictionaryAnnealing:
         trainer._narrow = None if words is None else Narrow(words, trainer._narrow_layout())
         trainer._online = online
         trainer._history = history
+        trainer._codes = codes
         return trainer
 
     def _rng(self, stage: int) -> np.random.Generator:
@@ -194,17 +214,31 @@ class DictionaryAnnealing:
         if rows.shape[1] == 0:
             raise ValueError("vectors have no dimensions")
         check_rows(rows, rows.shape[1] if dimension is None else dimension)
-        if self._narrow is None and len(rows) < max(self.params.words):
-            largest = max(self.params.words)
+        largest = max(self.params.words[int(self._first is not None) :], default=0)
+        if self._narrow is None and len(rows) < largest:
             raise ValueError(f"{len(rows)} vectors cannot train {largest} words: give more or ask for fewer")
         return rows
 
-    def _start(self, rows: Rows) -> Rows:
+    def _go_on(self, x: NDArray[np.generic], map_: Map) -> tuple[Rows, Rows]:
+        """The rows and the residue of a fit that was cut short."""
+        if self._codes is None:
+            raise ValueError("no fit was cut short: nothing to resume")
+        rows = self._check_batch(x, self._narrow_or_fail().words.shape[1])
+        if len(rows) != len(self._codes):
+            raise ValueError(f"{len(rows)} vectors: the fit to resume had {len(self._codes)}")
+        return rows, self._residue(rows, map_)
+
+    def _start(self, rows: Rows, map_: Map) -> Rows:
         """Learn first dictionaries from scratch; returns the rows the narrow ones are annealed on."""
         rng = self._rng(0)
-        if self._layout.wide:
+        self._chooser = None
+        if self._first is not None and not self._layout.wide:
+            raise ValueError(f"no wide first dictionary in sizes {self.params.words}: give no first words")
+        if self._first is not None and len(self._first) != self.params.words[0]:
+            raise ValueError(f"{len(self._first)} first words: expected {self.params.words[0]} words")
+        if self._layout.wide and self._first is None:
             self._first = learn_first_dictionary(rows, self.params.words[0], rng)
-        residue = self._residue(rows)
+        residue = self._residue(rows, map_)
         layout = self._narrow_layout()
         if layout.levels:
             self._narrow = residual_start(residue, layout, rng)
@@ -212,25 +246,31 @@ class DictionaryAnnealing:
             self._narrow = Narrow(np.zeros((0, rows.shape[1]), np.float32), layout)
         return residue
 
-    def _adopt(self, start: Dictionaries, rows: Rows) -> Rows:
+    def _adopt(self, start: Dictionaries, rows: Rows, map_: Map) -> Rows:
         if start.layout.words != self.params.words:
             raise ValueError(
                 f"start has dictionaries of sizes {start.layout.words}, expected {self.params.words}"
             )
         locked = int(self._layout.wide)
-        self._first = start.part(0).copy() if locked else None
+        self._first, self._chooser = (start.part(0).copy() if locked else None), None
         self._narrow = Narrow(start.words[start.starts[locked] :].copy(), self._narrow_layout())
-        return self._residue(rows)
+        return self._residue(rows, map_)
 
-    def _residue(self, rows: Rows) -> Rows:
+    def _residue(self, rows: Rows, map_: Map) -> Rows:
         """What a wide first dictionary leaves over; the rows themselves without one."""
         if self._first is None:
             return rows
-        chooser = word_chooser(self._first)
+        if self._chooser is None:
+            self._chooser = word_chooser(self._first)
+        words, chooser = self._first, self._chooser
         residue = np.empty(rows.shape, np.float32)
-        for start in range(0, len(rows), CHUNK_ROWS):
+
+        def subtract(start: int) -> None:
             here = slice(start, start + CHUNK_ROWS)
-            residue[here] = rows[here] - self._first[chooser.assign(rows[here])[0]]
+            residue[here] = rows[here] - words[chooser.assign(rows[here])[0]]
+
+        for _ in map_(subtract, range(0, len(rows), CHUNK_ROWS)):
+            pass
         return residue
 
     def _encode_narrow(self, narrow: Narrow, residue: Rows, map_: Map) -> NDArray[np.uint8]:
@@ -240,31 +280,25 @@ class DictionaryAnnealing:
 
     def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
         """Rounds of cooling until one gains too little; `shake` heats the early ones."""
-        useless = self.params.cooling == "joint" and self._scarce(residue)
-        rounds = 0 if useless or self._narrow_or_fail().layout.levels == 0 else self.params.rounds
-        codes = self._encode_narrow(self._narrow_or_fail(), residue, map_)
-        self._record(residue, codes, progress)
-        for number in range(rounds):
-            narrow, rng = self._narrow_or_fail(), self._rng(number)
-            degree = temperature(number, rounds) if shake and self.params.cooling == "joint" else 0.0
-            if self.params.cooling == "kmeans":
+        shake = shake and self.params.cooling == "joint"
+        rounds = 0 if self._useless(residue) else self.params.rounds
 
-                def encode(present: Narrow, rows: Rows) -> NDArray[np.uint8]:
-                    return self._encode_narrow(present, rows, map_)
+        def degree(number: int) -> float:
+            return temperature(number, rounds) if shake else 0.0
 
-                self._narrow, codes = kmeans_round(narrow, residue, codes, rng, encode)
-                codes = self._sort(codes)
-            else:
-                if number:
-                    codes = self._encode_narrow(heat(narrow, degree, rng), residue, map_)
-                codes = self._update(residue, codes, rng)
-            self._record(residue, codes, progress)
-            if degree == 0 and self._settled():
+        for number in range(len(self._history) - 1, rounds):
+            if number and degree(number - 1) == 0 and self._settled():
                 return
+            codes, rng = self._codes, self._rng(number)
+            if codes is None or (number and self.params.cooling == "joint"):
+                codes = self._encode_narrow(heat(self._narrow_or_fail(), degree(number), rng), residue, map_)
+            self._codes = self._update(residue, codes, rng, map_)
+            self._record(residue, self._codes, progress)
 
-    def _scarce(self, rows: Rows) -> bool:
-        """Whether these rows are too few to cool all words jointly."""
-        return len(rows) < JOINT_ROWS_PER_WORD * len(self._narrow_or_fail().words)
+    def _useless(self, rows: Rows) -> bool:
+        """Whether there is nothing to cool, or these rows are too few to cool all words jointly."""
+        words = len(self._narrow_or_fail().words)
+        return words == 0 or (self.params.cooling == "joint" and len(rows) < JOINT_ROWS_PER_WORD * words)
 
     def _record(self, residue: Rows, codes: NDArray[np.uint8], progress: Progress | None = None) -> None:
         self._history.append(distortion(self._narrow_or_fail(), residue, codes))
@@ -275,14 +309,26 @@ class DictionaryAnnealing:
         before, now = self._history[-2:]
         return before - now <= self.params.tolerance * before
 
-    def _update(self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        """Cool jointly for the given codes; returns the codes in the new order of dictionaries."""
-        narrow = self._narrow_or_fail()
-        if narrow.layout.levels == 0:
-            return codes
-        weights = np.full(len(narrow.words), RIDGE)
-        self._narrow = joint_round(narrow, residue, codes, weights, rng)
+    def _update(
+        self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
+    ) -> NDArray[np.uint8]:
+        """One round of cooling; returns the codes in the new order of dictionaries."""
+        self._narrow, codes = self._cool(residue, codes, RIDGE, rng, map_)
         return self._sort(codes)
+
+    def _cool(
+        self, residue: Rows, codes: NDArray[np.uint8], weight: float, rng: np.random.Generator, map_: Map
+    ) -> tuple[Narrow, NDArray[np.uint8]]:
+        """The narrow dictionaries after a round of cooling, and the codes they were fitted to.
+
+        weight : pull of each word towards where it is in joint cooling, in rows.
+        """
+        narrow = self._narrow_or_fail()
+        if self.params.cooling == "joint":
+            return joint_round(narrow, residue, codes, np.full(len(narrow.words), weight), rng), codes
+        return kmeans_round(
+            narrow, residue, codes, rng, lambda present, rows: self._encode_narrow(present, rows, map_)
+        )
 
     def _sort(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Put dictionaries, and these codes, into descending variance: beam and tree depend on it."""
@@ -298,23 +344,22 @@ class DictionaryAnnealing:
         before = self._narrow_or_fail()
         if before.layout.levels == 0:
             return True
-        known = self._residue(self._online.sample)
+        known = self._residue(self._online.sample, map_)
 
         def error(narrow: Narrow) -> float:
             return distortion(narrow, known, self._encode_narrow(narrow, known, map_))
 
         allowed = (1 + MAX_RISE) * error(before)
-        weights = np.full(len(before.words), RIDGE + self._past_weight(len(residue)))
-        target = joint_round(before, residue, codes, weights, rng)
+        age = max(0, self._online.batches - FAST_BATCHES) / FAST_BATCHES
+        past = age * len(residue) / max(self.params.words[-1], 1)
+        target, codes = self._cool(residue, codes, RIDGE + past, rng, map_)
+        # k-means knows no pull of the past: its step is cut as much as the past weighs.
+        most = 1.0 if self.params.cooling == "joint" else 1 / (1 + age)
         for step in STEPS:
-            self._narrow = before.with_words(before.words + np.float32(step) * (target.words - before.words))
+            change = np.float32(step * most) * (target.words - before.words)
+            self._narrow = before.with_words(before.words + change)
             self._sort(codes)
             if error(self._narrow_or_fail()) <= allowed:
                 return step == STEPS[0]
         self._narrow = before
         return False
-
-    def _past_weight(self, rows: int) -> float:
-        """Pull of the past on each word, in rows: nothing at first, then growing with the batches."""
-        late = max(0, self._online.batches - FAST_BATCHES)
-        return late * rows / (FAST_BATCHES * max(self.params.words[-1], 1))

@@ -79,8 +79,9 @@ def pack_state(
     narrow: Narrow | None,
     online: OnlineState,
     history: list[float],
+    codes: NDArray[np.uint8] | None,
 ) -> dict[str, NDArray[np.generic]]:
-    """The trainer as named arrays."""
+    """The trainer as named arrays; `codes` are those of an unfinished fit."""
     state: dict[str, NDArray[np.generic]] = {
         "sizes": np.asarray(params.words, np.int64),
         "settings": np.asarray(
@@ -95,12 +96,22 @@ def pack_state(
         state["first_words"] = first
     if narrow is not None:
         state["words"] = narrow.words
+    if codes is not None:
+        state["codes"] = codes
     return state
 
 
-def unpack_state(
-    state: dict[str, NDArray[np.generic]],
-) -> tuple[AnnealingParams, NDArray[np.float32] | None, NDArray[np.float32] | None, OnlineState, list[float]]:
+Unpacked = tuple[
+    AnnealingParams,
+    NDArray[np.float32] | None,
+    NDArray[np.float32] | None,
+    OnlineState,
+    list[float],
+    NDArray[np.uint8] | None,
+]
+
+
+def unpack_state(state: dict[str, NDArray[np.generic]]) -> Unpacked:
     """The inverse of `pack_state`, narrow dictionaries as plain words; ValueError when a part is missing."""
     missing = {"sizes", "settings", "tolerance", "counts", "sample", "distortions"} - state.keys()
     if missing:
@@ -119,4 +130,5 @@ def unpack_state(
     online = OnlineState(cast(Rows, np.array(state["sample"])), batches, trusted, odd)
     first = np.array(state["first_words"], np.float32) if "first_words" in state else None
     words = np.array(state["words"], np.float32) if "words" in state else None
-    return params, first, words, online, [float(value) for value in state["distortions"]]
+    codes = np.array(state["codes"], np.uint8) if "codes" in state else None
+    return params, first, words, online, [float(value) for value in state["distortions"]], codes

@@ -94,18 +94,6 @@ def as_dask_array(source: VectorSource, chunk_rows: int = BATCH_ROWS) -> Any:
     )
 
 
-def batch_ranges(rows: int, batch_rows: int, total: int) -> list[tuple[int, int]]:
-    """Row ranges of batches until `total` rows are read, in order, over and over.
-
-    Batches have the same size, so the last of a pass starts earlier where the rows do not divide evenly.
-    """
-    batch_rows = min(batch_rows, rows)
-    per_pass = -(-rows // batch_rows)
-    starts = [min(number * batch_rows, rows - batch_rows) for number in range(per_pass)]
-    count = max(1, -(-total // batch_rows))
-    return [(start, start + batch_rows) for start in (starts[number % per_pass] for number in range(count))]
-
-
 def read_in_order(array: Any, ranges: Sequence[tuple[int, int]], ahead: int = 1) -> Iterator[NDArray[Any]]:
     """Rows of each range of a Dask array, in order, with `ahead` ranges being read meanwhile."""
 

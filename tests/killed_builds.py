@@ -1,6 +1,6 @@
 """Runs in a process of its own: builds that are killed at given moments, until one is through.
 
-    python killed_builds.py SOURCE INDEX SEED KILLS
+    python killed_builds.py SOURCE INDEX SEED KILLS SMALL|WIDE
 
 Each build is a forked child that kills itself with SIGKILL after a random number of operations on the disk
 (creating, writing, syncing, renaming, removing), also in the middle of a write. Prints the stages' records
@@ -13,8 +13,9 @@ import signal
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from small_builds import SMALL
+import small_builds
 
 from aggtree.jobs.build_index import build
 from aggtree.storage import atomic
@@ -65,13 +66,13 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def build_in_child(source: str, index: str, operations: int | None) -> bool:
+def build_in_child(source: str, index: str, options: dict[str, Any], operations: int | None) -> bool:
     """Build in a forked process; whether it came to its end."""
     child = os.fork()
     if child == 0:
         if operations is not None:
             atomic.disk = KillingDisk(operations)
-        build(source, index, workers=0, **SMALL)
+        build(source, index, workers=0, **options)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if not os.WIFSIGNALED(status) and os.waitstatus_to_exitcode(status) != 0:
@@ -79,19 +80,20 @@ def build_in_child(source: str, index: str, operations: int | None) -> bool:
     return not os.WIFSIGNALED(status)
 
 
-def main(source: str, index: str, seed: str, kills: str) -> None:
+def main(source: str, index: str, seed: str, kills: str, name: str) -> None:
     """Kill `kills` builds, then let one through; builds that came through start a new index."""
     rng = random.Random(int(seed))
+    options: dict[str, Any] = getattr(small_builds, name)
     with TemporaryDirectory() as directory:
-        build(source, Path(directory) / "index", workers=0, **SMALL)  # children inherit the loaded kernels
+        build(source, Path(directory) / "index", workers=0, **options)  # children inherit the loaded kernels
     killed = 0
     while killed < int(kills):
-        if build_in_child(source, index, rng.randrange(150)):
+        if build_in_child(source, index, options, rng.randrange(150)):
             for path in sorted(Path(index).rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
         else:
             killed += 1
-    assert build_in_child(source, index, None)
+    assert build_in_child(source, index, options, None)
 
 
 if __name__ == "__main__":

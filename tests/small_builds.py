@@ -18,6 +18,8 @@ SMALL: dict[str, Any] = {
     "shard_rows": 700,
     "bucket": 8,
 }
+# A wide first dictionary, learned in passes of its own.
+WIDE = SMALL | {"words": (300, 16, 16)}
 SMALL_ARGUMENTS = [
     *("--words", "16x3", "--beam", "4", "--train-rows", "2000", "--batch-rows", "1000"),
     *("--shard-rows", "700", "--bucket", "8"),

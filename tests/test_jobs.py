@@ -24,8 +24,9 @@ from aggtree.jobs.build_tree import choose_splits
 from aggtree.jobs.executors import InProcess
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import choose_recipe
-from aggtree.jobs.streams import as_dask_array, as_source, batch_ranges, read_in_order
+from aggtree.jobs.streams import as_dask_array, as_source, read_in_order
 from aggtree.jobs.tasks import ATTEMPTS, Tick
+from aggtree.jobs.training_rows import batch_ranges
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import (
@@ -284,12 +285,6 @@ def test_a_failing_partition_is_tried_again_and_then_named(tmp_path: Path, threa
     worse = [replace(tasks[0], number=ATTEMPTS)]
     with pytest.raises(JobError, match=f"try: partition {ATTEMPTS} failed {ATTEMPTS} times: .*a cosmic ray"):
         list(InProcess(threads).run("try", flaky, worse, progress))
-
-
-def test_batches_cover_all_rows_and_have_one_size() -> None:
-    assert batch_ranges(10, 4, 10) == [(0, 4), (4, 8), (6, 10)]
-    assert batch_ranges(10, 4, 17) == [(0, 4), (4, 8), (6, 10), (0, 4), (4, 8)]
-    assert batch_ranges(3, 100, 5) == [(0, 3), (0, 3)]
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])

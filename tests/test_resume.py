@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faults import FailingDisk
-from small_builds import SMALL, SMALL_ARGUMENTS, contents, vectors
+from small_builds import SMALL, SMALL_ARGUMENTS, WIDE, contents, vectors
 
 from aggtree.jobs import plan, stages
 from aggtree.jobs.build_index import build
@@ -36,15 +36,21 @@ def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return contents(index)
 
 
-def kill_builds(source: Path, index: Path, *, seed: int, kills: int) -> None:
+def kill_builds(source: Path, index: Path, *, seed: int, kills: int, name: str = "SMALL") -> None:
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    command = [sys.executable, TESTS / "killed_builds.py", source, index, str(seed), str(kills)]
+    command = [sys.executable, TESTS / "killed_builds.py", source, index, str(seed), str(kills), name]
     subprocess.run([*map(str, command)], env=environment, check=True, timeout=1200)
 
 
 def test_killed_at_random_operations(source: Path, reference: dict[str, str], tmp_path: Path) -> None:
     kill_builds(source, tmp_path / "index", seed=1, kills=12)
     assert contents(tmp_path / "index") == reference
+
+
+def test_killed_while_a_wide_first_dictionary_is_learned(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "reference", workers=0, **WIDE)
+    kill_builds(source, tmp_path / "index", seed=2, kills=12, name="WIDE")
+    assert contents(tmp_path / "index") == contents(tmp_path / "reference")
 
 
 @pytest.mark.slow

@@ -1,0 +1,67 @@
+"""Which rows training reads: ranges spread over the whole source, so that its order does not matter much.
+
+A source is cut into cells of equal size, one for each batch. The dictionaries behind a wide first one learn
+from the middle of each cell, the first one from its beginning: while the source has twice the rows to train
+on, no row is in both. What the first dictionary leaves of rows it has learned is too little, and dictionaries
+trained on that would not suit the rest of the source.
+"""
+
+from dataclasses import dataclass
+
+FIRST_ROWS_PER_WORD = 60
+"""Rows from which a wide first dictionary learns each of its words, where training may read so many.
+
+Measured with 8192 words on 10 million generated vectors, E of rows not learned from after 6 passes: 63.1k
+with 15 rows, 61.3k with 30, 59.9k with 60; 59.5k with 120 after 4.
+"""
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRows:
+    """batches : row ranges of equal size, one after the other annealed on.
+    first : row ranges from which a wide first dictionary is learned, in each of its passes; none when it is
+        learned from the one batch there is, or when there is no such dictionary.
+    """
+
+    batches: list[Range]
+    first: list[Range]
+
+
+def training_rows(rows: int, batch_rows: int, train_rows: int, words: int) -> TrainingRows:
+    """The rows to train on `train_rows` of a source, with a wide first dictionary of `words` words or 0."""
+    batches = batch_ranges(rows, batch_rows, train_rows)
+    distinct = sorted(set(batches))
+    if words == 0 or len(distinct) == 1:
+        return TrainingRows(batches=batches, first=[])
+    size = distinct[0][1] - distinct[0][0]
+    wanted = first_rows(words, size, len(distinct))
+    length = -(-wanted // len(distinct))
+    cells = -(-rows // size)
+    starts = [start for start, _ in distinct]
+    if cells >= 2 * len(distinct):
+        starts = [number * cells // len(distinct) * size for number in range(len(distinct))]
+    return TrainingRows(batches=batches, first=[(start, start + length) for start in starts])
+
+
+def first_rows(words: int, batch_rows: int, batches: int) -> int:
+    """Rows that each pass of a wide first dictionary reads: a batch at least, all batches at most."""
+    return min(max(FIRST_ROWS_PER_WORD * words, batch_rows), batches * batch_rows)
+
+
+def batch_ranges(rows: int, batch_rows: int, total: int) -> list[Range]:
+    """Row ranges of batches until `total` rows are read: evenly spread, or all rows over and over.
+
+    Batches have the same size, so the last of a pass starts earlier where the rows do not divide evenly. They
+    start at multiples of it, as the chunks of many sources do.
+    """
+    batch_rows = min(batch_rows, rows)
+    per_pass = -(-rows // batch_rows)
+    count = max(1, -(-total // batch_rows))
+    if count < per_pass:
+        places = [(2 * number + 1) * per_pass // (2 * count) for number in range(count)]
+    else:
+        places = [number % per_pass for number in range(count)]
+    starts = [min(place * batch_rows, rows - batch_rows) for place in places]
+    return [(start, start + batch_rows) for start in starts]
