@@ -1,8 +1,11 @@
 """The first level made ready for queries: words as columns of the look-up tables, grouped when very wide.
 
 With 65,536 words a product with every word would cost more than the rest of a query. Their nodes are
-clustered once, when a tree is opened, and a query multiplies only the words of the nearest groups.
+clustered once, when a tree is built or, failing that, opened, and a query multiplies only the words of
+the nearest groups.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,21 +41,78 @@ def group_probes(first: FirstLevel, limit: int) -> int:
     return min(first.groups, max(1, round(wanted * first.groups / first.nodes)))
 
 
+class FirstGroups(NamedTuple):
+    """A first level in groups, and the groups' centres (groups, d) float32."""
+
+    first: FirstLevel
+    centres: NDArray[np.float32]
+
+
 def prepare(
-    tree: Tree, dictionaries: Dictionaries, one_stage: int = ONE_STAGE
+    tree: Tree,
+    dictionaries: Dictionaries,
+    one_stage: int = ONE_STAGE,
+    groups: FirstGroups | None = None,
 ) -> tuple[FirstLevel, LookUpWords]:
-    """Group the level-1 nodes if there are more than `one_stage`; lay out the words for look-up tables."""
+    """Group the level-1 nodes if there are more than `one_stage`; lay out the words for look-up tables.
+
+    groups : what `group_nodes` made of this tree before, to be used instead
+    """
     nodes = len(tree.first_labels)
-    words = dictionaries.part(0)[tree.first_labels]
-    norms = np.array(tree.norms[1 : 1 + nodes], np.float32)
-    if nodes <= one_stage:
-        empty = np.empty(0, np.float32)
-        start = np.zeros(1, np.int64)
-        first = FirstLevel(nodes, 0, start, empty, empty, np.empty(0, np.int64))
-        return first, look_up_words(words, norms, dictionaries)
-    centres, groups = cluster(words, max(1, nodes // WORDS_PER_GROUP))
-    first = grouped(words, norms, groups, len(centres))
-    return first, look_up_words(centres, np.vecdot(centres, centres), dictionaries)
+    if groups is None and nodes <= one_stage:
+        empty, norms = np.empty(0, np.float32), np.array(tree.norms[1 : 1 + nodes], np.float32)
+        first = FirstLevel(nodes, 0, np.zeros(1, np.int64), empty, empty, np.empty(0, np.int64))
+        words = look_up_words(dictionaries.part(0)[tree.first_labels], norms, dictionaries)
+        return _read_only(first), words
+    if groups is None:
+        groups = group_nodes(tree.first_labels, tree.norms[1 : 1 + nodes], dictionaries)
+    else:
+        check_groups(groups, nodes, dictionaries.dimension)
+    squares = np.vecdot(groups.centres, groups.centres)
+    return _read_only(groups.first), look_up_words(groups.centres, squares, dictionaries)
+
+
+def _read_only(first: FirstLevel) -> FirstLevel:
+    """The same arrays, read-only like mapped ones, so that both share one compiled kernel."""
+
+    def view(array: NDArray[Any]) -> NDArray[Any]:
+        plain = np.asarray(array).view()
+        plain.flags.writeable = False
+        return plain
+
+    return FirstLevel(first.nodes, first.groups, *(view(array) for array in first[2:]))
+
+
+def group_nodes(
+    labels: NDArray[np.uint16], norms: NDArray[np.float32], dictionaries: Dictionaries
+) -> FirstGroups:
+    """Group the level-1 nodes of these first labels (n,) and norms (n,); the same for the same input."""
+    words = dictionaries.part(0)[labels]
+    centres, groups = cluster(words, max(1, len(words) // WORDS_PER_GROUP))
+    return FirstGroups(grouped(words, np.asarray(norms, np.float32), groups, len(centres)), centres)
+
+
+def check_groups(groups: FirstGroups, nodes: int, dimension: int) -> None:
+    """Raise ValueError unless the arrays fit together, so that no query leaves them."""
+    first, starts = groups.first, groups.first.group_start
+    shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "centres": (groups.centres, (first.groups, dimension)),
+        "group_start": (starts, (first.groups + 1,)),
+    }
+    columns = int(starts[-1]) if len(starts) else 0
+    shapes["norms"] = (first.norms, (columns,))
+    shapes["numbers"] = (first.numbers, (columns,))
+    shapes["words"] = (first.words, (columns * padded(dimension, DIMENSION_STEP),))
+    for name, (array, shape) in shapes.items():
+        if array.shape != shape:
+            raise ValueError(f"{name} of the first level's groups of shape {array.shape}: expected {shape}")
+    widths = np.diff(starts)
+    if first.groups < 1 or starts[0] != 0 or (widths < 0).any() or (widths % LANES).any():
+        raise ValueError("groups of the first level overlap or are no whole columns")
+    if first.nodes != nodes or not np.array_equal(
+        np.sort(first.numbers[first.numbers >= 0]), np.arange(nodes)
+    ):
+        raise ValueError(f"groups of the first level do not hold each of {nodes} nodes once")
 
 
 def look_up_words(

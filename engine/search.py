@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.first_level import ONE_STAGE, group_probes, padded, prepare
+from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_probes, padded, prepare
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.intrinsics import compiled_entry
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
@@ -67,9 +67,17 @@ class Searcher:
 
     The tree's arrays may be memory maps; they are read and never copied, but for the labels of level 1.
     one_stage : level-1 nodes that are all scored by each query; more are grouped, see `first_level`
+    groups : of this tree's level-1 nodes, if they were made before
     """
 
-    def __init__(self, tree: Tree, dictionaries: Dictionaries, *, one_stage: int = ONE_STAGE) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        dictionaries: Dictionaries,
+        *,
+        one_stage: int = ONE_STAGE,
+        groups: FirstGroups | None = None,
+    ) -> None:
         layout = dictionaries.layout
         self.norm_bytes = check_tree(tree, layout)
         self.dictionaries = dictionaries
@@ -80,7 +88,7 @@ class Searcher:
         private = tree._replace(first_labels=tree.first_labels.copy())
         self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
         self._sizes = record_sizes(layout, self.norm_bytes)
-        self._first, self._words = prepare(self.tree, dictionaries, one_stage)
+        self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
         self._plans: dict[tuple[tuple[int, ...], int], tuple[SearchPlan, list[Scratch]]] = {}
         self._entry: Callable[..., None] | None = None
 

@@ -26,7 +26,8 @@ from aggtree.engine.tree import Tree, norm_steps
 from aggtree.storage.atomic import explained
 from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import DiskError, IndexFormatError
-from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, OWN_IDS, TREE
+from aggtree.storage.first_groups import groups_record, load_first_groups
+from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, FIRST_GROUPS, OWN_IDS, TREE
 from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
 from aggtree.storage.own_ids import to_own_ids
 from aggtree.storage.raw_vectors import RawVectors, Vectors, open_raw_vectors
@@ -145,6 +146,8 @@ class Index:
         """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
         parts = {DICTIONARIES: self.manifest.file(DICTIONARIES).bytes}
         parts |= {f"{TREE}/{spec.name}": self.manifest.tree_file(spec.name).bytes for spec in ARRAYS}
+        groups = groups_record(self.manifest)
+        parts |= {FIRST_GROUPS: groups.bytes} if groups else {}
         parts |= {OWN_IDS: self.manifest.file(OWN_IDS).bytes} if self.manifest.own_ids else {}
         start = f"{self.manifest.directory}/{CODES}/"
         codes = sum(record.bytes for record in self.manifest.files if record.path.startswith(start))
@@ -252,8 +255,9 @@ def _searcher(
         norm_low=low,
         norm_step=step,
     )
+    groups = load_first_groups(path, manifest)
     try:
-        return Searcher(tree, dictionaries)
+        return Searcher(tree, dictionaries, groups=groups)
     except ValueError as error:
         raise IndexFormatError(f"{path / manifest.directory}: {error}") from error
 

@@ -20,6 +20,7 @@ from aggtree.storage.atomic import NewFile, explained, make_directory, replace_f
 from aggtree.storage.checksums import BLOCK, BlockChecksums
 from aggtree.storage.dictionary_file import DICTIONARY_KIND, load_dictionaries
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.first_groups import write_first_groups
 from aggtree.storage.format import DICTIONARIES, TREE, build_name
 from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes, commit_manifest
 from aggtree.storage.part_files import Part, open_part
@@ -79,6 +80,7 @@ def stitch_parts(
         FileRecord.of(f"{build_name(build)}/{TREE}/{name}", file.checksums, dtypes[name].str, lengths[name])
         for name, file in files.items()
     )
+    records += write_first_groups(index, build, lengths["first_labels"])
     return StitchedTree(
         norm_bytes=norm_bytes,
         level_nodes=_counts(shape.level_start),
