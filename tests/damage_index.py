@@ -1,14 +1,17 @@
 """Damages an index again and again, each time verifying, opening and searching it, in a process of its own.
 
-    python damage_index.py INDEX SEED COUNT
+    python damage_index.py INDEX SEED FLIPS LIES
 
 cuts: each file cut at every 4 KiB, which `verify` must find.
-flips: COUNT random bits of all files, each of which `verify` must find.
-lies: COUNT times an array with random bytes under checksums that match; only a crash is a failure.
+flips: FLIPS random bits of all files, each of which `verify` must find.
+lies: LIES times an array with random bytes under checksums that match; only a crash is a failure.
 
-Ends with 1 and a line per failure; a crash or a hang is seen by the caller, and the last line says where.
+Memory is limited, and a case that takes a minute ends the process with a traceback. Prints a line per failure
+and a JSON object of counts at the end; without it, the process has crashed.
 """
 
+import faulthandler
+import json
 import resource
 import sys
 from collections.abc import Iterator
@@ -27,6 +30,7 @@ from aggtree.storage.verify import verify_index
 
 MEMORY = 4 << 30
 STEP = 4096
+HANG_SECONDS = 60
 
 Damage = tuple[str, int, bytes]
 """File, place of the damage, new content."""
@@ -85,12 +89,14 @@ def search(index: Path, random: np.random.Generator) -> str:
     return ""
 
 
-def try_all(index: Path, damages: Iterator[Damage], random: np.random.Generator, *, lying: bool) -> int:
-    """Apply and take back each damage; returns the number of failures."""
+def try_all(
+    index: Path, damages: Iterator[Damage], random: np.random.Generator, *, lying: bool
+) -> tuple[int, int]:
+    """Apply and take back each damage; returns how many there were, and how many failures."""
     good = (index / MANIFEST).read_bytes()
     failures = tried = 0
     for name, place, content in damages:
-        print(f"{name} at {place}", flush=True)
+        faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
         original = (index / name).read_bytes()
         (index / name).write_bytes(content)
         if lying:
@@ -105,18 +111,23 @@ def try_all(index: Path, damages: Iterator[Damage], random: np.random.Generator,
         (index / name).write_bytes(original)
         (index / MANIFEST).write_bytes(good)
         tried += 1
-    print(f"{tried} damages, {failures} failures", flush=True)
-    return failures
+    faulthandler.cancel_dump_traceback_later()
+    return tried, failures
 
 
-def main(index: Path, seed: int, count: int) -> int:
+def main(index: Path, seed: int, flip_count: int, lie_count: int) -> None:
+    search(index, np.random.default_rng(seed))  # compiled before memory is limited
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     random = np.random.default_rng(seed)
-    failures = try_all(index, cuts(index), random, lying=False)
-    failures += try_all(index, flips(index, count, random), random, lying=False)
-    failures += try_all(index, lies(index, count, random), random, lying=True)
-    return int(failures > 0)
+    counts = {}
+    for kind, damages in (
+        ("cuts", cuts(index)),
+        ("flips", flips(index, flip_count, random)),
+        ("lies", lies(index, lie_count, random)),
+    ):
+        counts[kind], counts[f"{kind} failed"] = try_all(index, damages, random, lying=kind == "lies")
+    print(json.dumps(counts))
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
