@@ -225,7 +225,7 @@ def _reopen(index: Path, manifest: Manifest, *, repair: bool) -> JobRecord | Non
     from aggtree.storage.verify import verify_index
 
     if repair:
-        damages = verify_index(index, workers=len(os.sched_getaffinity(0)))
+        damages = verify_index(index, workers=len(os.sched_getaffinity(0)), deep=True)
         if damages:
             return reopen(index, manifest, damages)
     check_presence(index, manifest)

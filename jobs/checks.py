@@ -7,7 +7,7 @@ from typing import Any
 
 from aggtree.jobs.executors import DaskExecutor
 from aggtree.jobs.tasks import describe, differing_versions, process_name, versions
-from aggtree.storage.atomic import remove_file, write_bytes
+from aggtree.storage.atomic import TEMPORARY, remove_file, write_bytes
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.errors import JobError
 from aggtree.storage.vector_source import VectorSource, open_source
@@ -49,7 +49,8 @@ def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Pa
 
     codes : URL of a code store outside the index.
     """
-    mark = index.resolve() / f"probe-{secrets.token_hex(4)}"
+    # Named as temporary, so that the next build removes it should this process be killed now.
+    mark = index.resolve() / f".probe-{secrets.token_hex(4)}{TEMPORARY}"
     secret = secrets.token_bytes(16)
     spec = None if source is None else source.spec
     fingerprint = None if source is None else source.fingerprint()

@@ -29,7 +29,7 @@ from aggtree.jobs.code_place import open_codes, shard_records
 from aggtree.jobs.encode import EncodeTask, encode_shard
 from aggtree.jobs.executors import Executor
 from aggtree.jobs.memory import MemoryMeter, format_size
-from aggtree.jobs.own_ids import own_ids_record
+from aggtree.jobs.own_ids import own_ids_record, same_vectors
 from aggtree.jobs.plan import Plan
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import Recipe
@@ -41,7 +41,7 @@ from aggtree.jobs.train import CHECKPOINT, TrainJob, train
 from aggtree.jobs.warm_up import warm_up
 from aggtree.storage.atomic import make_directory, remove_file, remove_tree
 from aggtree.storage.code_store import CodeStore
-from aggtree.storage.errors import IndexFormatError, JobError
+from aggtree.storage.errors import IndexFormatError, JobError, SourceError
 from aggtree.storage.format import CODES, DICTIONARIES
 from aggtree.storage.index_writer import commit_index, stitch_parts
 from aggtree.storage.job_record import JobRecord, finish_job
@@ -152,6 +152,15 @@ class Stages:
             for number in missing
         ]
         self._run_stage("encode", encode_shard, tasks, total=self.rows)
+        self._refuse_changed(source)
+
+    def _refuse_changed(self, source: VectorSource) -> None:
+        """An index of rows of two states of a source would be an index of neither."""
+        if same_vectors(source, self.job.source):
+            return
+        for stage in ("train", "encode"):
+            self.job.forget(stage)
+        raise SourceError(f"{source.spec}: was changed while it was read; build again with --replace")
 
     def sort(self) -> None:
         """Sort the shards whose runs are missing, unless the parts made from them are all there."""
