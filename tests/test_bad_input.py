@@ -194,7 +194,7 @@ def test_unreadable_input(
     assert code == 2 and str(source) in message and "ermission denied" in message
 
 
-# HDF5 keeps small files in memory: what changes on the disk is not seen, and the index is that of the old rows.
+# HDF5 keeps small files in memory: the change is not seen, and the index is that of the old rows.
 @pytest.mark.parametrize("how", ["shorter", "other rows"])
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "hdf5"])
 def test_input_that_changes_while_it_is_read(
