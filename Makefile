@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-scale torture lint format numbers clean
+.PHONY: help demo test test-slow test-scale torture faults damage fuzz readers reliability lint format numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,8 +28,26 @@ test-slow: $(VENV)/installed  ## tests that take minutes
 test-scale: $(VENV)/installed  ## 20 million vectors under 1 GiB
 	$(BIN)/python -m pytest -m scale --timeout 14400
 
-torture: $(VENV)/installed  ## 200 builds killed at random and resumed, bytes compared
-	$(BIN)/python -m pytest -m slow tests/test_resume.py --timeout 3600
+# Tests that count: minutes each, a line of counts, a record in bench/results/reliability.jsonl. WORK=/dev/shm,
+# a file system in memory, makes them several times as fast.
+LONG = cd tests && PYTHONPATH=.. ../$(BIN)/python -m long_forms $(if $(WORK),--work $(WORK))
+
+torture: $(VENV)/installed  ## builds killed 200 times at random and resumed, bytes compared
+	$(LONG) kills
+
+faults: $(VENV)/installed  ## a full and a failing disk at every single operation of a build
+	$(LONG) faults
+
+damage: $(VENV)/installed  ## an index cut at every 4 KiB and 3,000 bits of it changed
+	$(LONG) damage
+
+fuzz: $(VENV)/installed  ## 100,000 spoiled files for all readers
+	$(LONG) fuzz
+
+readers: $(VENV)/installed  ## 8 processes searching for a minute while the index is rebuilt 20 times
+	$(LONG) readers
+
+reliability: torture faults damage fuzz readers  ## the five above
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .

@@ -3,7 +3,8 @@
     python -m long_forms kills|faults|damage|fuzz|readers|all [--work DIR] [--seed N]
 
 Started in tests/ with the repository's root on PYTHONPATH, as `make reliability` does. Prints one line of
-counts for each, appends it to bench/results/reliability.jsonl, and ends with 1 if a bar was missed.
+counts for each, appends it to bench/results/reliability.jsonl and to the page on reliability, and ends with
+1 if a bar was missed.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from bench import record
+from long_forms import page
 
 NAMES = ("kills", "faults", "damage", "fuzz", "readers")
 
@@ -29,6 +31,7 @@ def run(name: str, work: Path | None, seed: int) -> bool:
     words = ", ".join(f"{count:,} {what}" for what, count in counts.items())
     print(f"{name}: {words} ({seconds} s): {'met' if met else 'MISSED'}", flush=True)
     record.write("reliability", {"test": name, "seed": seed}, counts | {"seconds": seconds, "met": met})
+    page.write()
     return met
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import own_cluster
 import psutil
 from killed_builds import KillingDisk
 from small_builds import SMALL_ARGUMENTS, contents
@@ -32,10 +33,6 @@ from long_forms.builds import RECIPES, Place, killed, start_child
 
 PLAN = {"operation": 100, "time": 60, "replacing": 30, "repairing": 15, "command": 12, "worker": 12}
 PATIENCE = 300
-COMMAND = (
-    "import sys; from aggtree.jobs import plan; plan.CLUSTER_ROWS = 1; "
-    "from aggtree.jobs.command_line import main; main(sys.argv[1:])"
-)
 
 
 class QuickKillingDisk(KillingDisk):
@@ -166,8 +163,9 @@ class Torture:
             self.finish("small", repair=True)
 
     def start_command(self) -> "subprocess.Popen[str]":
+        program = [sys.executable, own_cluster.__file__, "-", "0"]
         arguments = ["build", self.prepared.sources["small"], self.index, *SMALL_ARGUMENTS, "--workers", "2"]
-        command = [sys.executable, "-c", COMMAND, *map(str, arguments)]
+        command = [*map(str, [*program, *arguments])]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def commands(self, kills: int, worker_kills: int) -> None:

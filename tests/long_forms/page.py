@@ -1,0 +1,57 @@
+"""Write the newest counts into docs/explanation/reliability.md."""
+
+from pathlib import Path
+from typing import Any
+
+from bench import record
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "explanation" / "reliability.md"
+BEGIN, END = "<!-- counts: begin -->\n", "<!-- counts: end -->"
+BARS = {
+    "kills": (
+        "kill -9 at random moments, resume, compare bytes",
+        "make torture",
+        "≥ 200 kills, 0 differences",
+    ),
+    "faults": ("ENOSPC and EIO at every operation of a build", "make faults", "0 lost or half-visible"),
+    "damage": (
+        "cuts at every 4 KiB and random bit flips",
+        "make damage",
+        "≥ 2,000 flips, all found, 0 crashes, 0 hangs",
+    ),
+    "fuzz": ("spoiled files for every reader", "make fuzz", "≥ 100,000 inputs, 0 crashes, own errors only"),
+    "readers": (
+        "readers while the index is rebuilt",
+        "make readers",
+        "8 × 60 s, 20 commits, 0 wrong, 0 errors",
+    ),
+}
+VERIFY = ("throughput of `verify`, warm, 2 workers", "python -m bench verify --work DIR", "≥ 1 GB/s")
+
+
+def newest(lines: list[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None:
+    """The results of the last line with these parameters."""
+    found = [line for line in lines if wanted.items() <= line["parameters"].items()]
+    return found[-1]["results"] if found else None
+
+
+def counted(results: dict[str, Any]) -> str:
+    """The counts of one test, in words."""
+    counts = [f"{value:,} {what}" for what, value in results.items() if what not in ("seconds", "met")]
+    return ", ".join(counts) + f"; {results['seconds']} s"
+
+
+def table() -> str:
+    rows = ["| test | command | bar | measured |", "|---|---|---|---|"]
+    for name, (what, command, bar) in BARS.items():
+        results = newest(record.read("reliability"), test=name)
+        rows.append(f"| {what} | `{command}` | {bar} | {counted(results) if results else 'not yet'} |")
+    speed = newest(record.read("verify"), workers=2)
+    measured = f"{speed['gigabytes_per_second']:.2f} GB/s" if speed else "not yet"
+    rows.append(f"| {VERIFY[0]} | `{VERIFY[1]}` | {VERIFY[2]} | {measured} |")
+    return "\n".join(rows) + "\n"
+
+
+def write() -> None:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2])
