@@ -12,6 +12,9 @@ from aggtree.engine.exact_kernels import FlatVectors, Nearest, rank_candidates
 from aggtree.engine.intrinsics import compiled_entry
 from aggtree.engine.search import Answer
 
+# Pairs of a query and a row that are ranked at once.
+BLOCK_CANDIDATES = 1 << 19
+
 
 class Reranker:
     """Ranks candidates by their exact distance to queries; from several threads at once if wanted."""
@@ -57,6 +60,35 @@ class Reranker:
                 list(pool.map(lambda ends: rank_range(*ends), pairwise(ends)))
         with np.errstate(over="ignore"):
             return Answer(nearest.ids, nearest.distances.astype(np.float32))
+
+    def rank_rows(
+        self,
+        queries: ArrayLike,
+        vectors: FlatVectors,
+        rows: NDArray[np.int64],
+        k: int,
+        *,
+        places: NDArray[np.int64] | None = None,
+        threads: int = 1,
+    ) -> Answer:
+        """The k nearest of the same rows (r,) for every query; arguments as of `rank`."""
+        block = np.asarray(queries)
+        block = block[None, :] if block.ndim == 1 else block
+        step = max(1, BLOCK_CANDIDATES // max(1, len(rows)))
+        answers = []
+        for start in range(0, len(block), step):
+            count = min(step, len(block) - start)
+            answers.append(
+                self.rank(
+                    block[start : start + step],
+                    vectors,
+                    np.tile(rows, (count, 1)),
+                    k,
+                    places=np.tile(rows if places is None else places, (count, 1)),
+                    threads=threads,
+                )
+            )
+        return Answer(*(np.concatenate(parts) for parts in zip(*answers, strict=True)))
 
     def _run(self, whole: Any, floats: Any, vectors: FlatVectors, *rest: Any) -> None:
         """Call the kernel without a look at all types, of which only these two differ."""

@@ -90,7 +90,7 @@ class Searcher:
         self._sizes = record_sizes(layout, self.norm_bytes)
         self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
         self._plans: dict[tuple[tuple[int, ...], int], tuple[SearchPlan, list[Scratch]]] = {}
-        self._entry: Callable[..., None] | None = None
+        self._entries: dict[bool, Callable[..., None]] = {}
 
     @property
     def default_params(self) -> SearchParams:
@@ -108,9 +108,17 @@ class Searcher:
         return self.search_with_counts(queries, k, params, threads)[0]
 
     def search_with_counts(
-        self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        within: NDArray[np.uint8] | None = None,
     ) -> tuple[Answer, SearchCounts]:
-        """The same, and how many nodes and leaves each query scored."""
+        """The same, and how many nodes and leaves each query scored.
+
+        within : bit i says whether the id i may be an answer; see `filter.Filter`
+        """
         block, count = check_queries(queries, self.dictionaries.dimension, k)
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
@@ -121,7 +129,7 @@ class Searcher:
         visits = np.empty((count, 2), np.int64)
         tiles = len(block) // TILE_ROWS
         if min(threads, tiles) <= 1:
-            self._answer(plan, spare, block, ids, distances, visits)
+            self._answer(plan, spare, block, within, ids, distances, visits)
         else:
             ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
             with ThreadPoolExecutor(threads) as pool:
@@ -131,6 +139,7 @@ class Searcher:
                         plan,
                         spare,
                         block[start:stop],
+                        within,
                         ids[start:stop],
                         distances[start:stop],
                         visits[start:stop],
@@ -147,16 +156,18 @@ class Searcher:
         plan: SearchPlan,
         spare: list[Scratch],
         queries: NDArray[np.float32],
+        within: NDArray[np.uint8] | None,
         ids: NDArray[np.int64],
         distances: NDArray[np.float32],
         visits: NDArray[np.int64],
     ) -> None:
         """Answer queries on this thread, with scratch memory that no other thread uses meanwhile."""
         scratch = spare.pop() if spare else _make_scratch(plan, self._words)
-        arguments = (self.tree, plan, self._words, queries, scratch, ids, distances, visits)
-        if self._entry is None:
-            self._entry = compiled_entry(search_tree, arguments)
-        self._entry(*arguments)
+        arguments = (self.tree, plan, self._words, queries, scratch, within, ids, distances, visits)
+        entry = self._entries.get(within is None)
+        if entry is None:
+            entry = self._entries[within is None] = compiled_entry(search_tree, arguments)
+        entry(*arguments)
         spare.append(scratch)
 
     def _make_plan(self, limits: tuple[int, ...], k: int) -> tuple[SearchPlan, list[Scratch]]:

@@ -25,6 +25,7 @@ from aggtree.engine.best_kernels import (
     sort_best,
 )
 from aggtree.engine.compiled import kernel
+from aggtree.engine.filter_kernels import is_allowed
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, nearest_first
 from aggtree.engine.intrinsics import prefetch
 from aggtree.engine.leaf_kernels import leaf_values, passing
@@ -134,7 +135,15 @@ def _node_ranges(
 
 @kernel
 def _scan_nodes(
-    tree: Tree, plan: SearchPlan, table: Any, level: int, kept: int, scratch: Scratch, count: int, bound: Any
+    tree: Tree,
+    plan: SearchPlan,
+    table: Any,
+    level: int,
+    kept: int,
+    scratch: Scratch,
+    within: Any,
+    count: int,
+    bound: Any,
 ) -> tuple[Any, Any, Any]:
     """Score the leaves of the kept nodes; returns answers held, their bound, and leaves scored."""
     size, norm_bytes, step = plan.record_sizes[level], plan.norm_bytes, tree.norm_step[level]
@@ -157,6 +166,10 @@ def _scan_nodes(
             )
             for j in range(passing(values, rows, distance_of(bound), places)):
                 rank, number = rank_of(values[places[j]]), np.uint64(leaf + places[j])
+                # Left out when the kernel is compiled for no filter.
+                if within is not None:  # noqa: SIM102
+                    if not is_allowed(within, tree.ids[leaf + places[j]]):
+                        continue
                 count, bound = add_best(scratch.answers, count, bound, rank, number, plan.k, tree.ids)
     return count, bound, scored
 
@@ -200,6 +213,7 @@ def _search_one(
     table: Any,
     square: Any,
     scratch: Scratch,
+    within: Any,
     visits: NDArray[np.int64],
 ) -> Any:
     """Answer one query into the scratch; return how many answers there are, sorted."""
@@ -215,7 +229,7 @@ def _search_one(
         # Nearest first: the bounds are tight early, and fewer pass them.
         sort_best(nodes, kept, scratch.bins, scratch.spare)
         _node_ranges(tree, plan, level, nodes, kept, scratch.ranges)
-        count, bound, scored = _scan_nodes(tree, plan, table, level, kept, scratch, count, bound)
+        count, bound, scored = _scan_nodes(tree, plan, table, level, kept, scratch, within, count, bound)
         visits[1] += scored
         if level == levels:
             break
@@ -239,6 +253,7 @@ def search_tree(
     words: LookUpWords,
     queries: NDArray[np.float32],
     scratch: Scratch,
+    within: Any,
     ids: NDArray[np.int64],
     distances: NDArray[np.float32],
     visits: NDArray[np.int64],
@@ -246,6 +261,7 @@ def search_tree(
     """Answer queries, a block of look-up tables at a time.
 
     queries : (>= q, d) float32, one or two rows or whole tiles
+    within : (b,) uint8, bit i says whether the row i may be an answer; None when all may
     ids, distances : (q, k) int64 and float32, nearest first, -1 and inf where there are fewer
     visits : (q, 2) int64, nodes and leaves scored
     """
@@ -255,7 +271,7 @@ def search_tree(
         look_up_tables(queries[start : start + block], words, scratch.tables, scratch.squares)
         for i in range(start, min(start + block, len(ids))):
             table, square = scratch.tables[i - start], scratch.squares[i - start]
-            count = _search_one(tree, plan, queries[i], table, square, scratch, visits[i])
+            count = _search_one(tree, plan, queries[i], table, square, scratch, within, visits[i])
             for j in range(ids.shape[1]):
                 ids[i, j] = np.int64(answers.numbers[j]) if j < count else -1
                 distances[i, j] = distance_of(answers.ranks[j]) if j < count else np.inf

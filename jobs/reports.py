@@ -119,7 +119,8 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
         return
     limits = ",".join(map(str, report.limits))
     rerank = f", the best {report.rerank} re-ranked" if report.rerank else ""
-    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{rerank}")
+    allowed = "" if report.allowed is None else f", {report.allowed:,} rows allowed"
+    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{rerank}{allowed}")
     if report.recall:
         click.echo("  ".join(f"R@{rank} {value:.4f}" for rank, value in report.recall.items()))
     click.echo(f"one by one: p50 {report.p50:.3f} ms, p99 {report.p99:.3f} ms")

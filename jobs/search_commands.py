@@ -16,6 +16,14 @@ def _limits(_context: object, _parameter: object, text: str | None) -> tuple[int
         raise click.BadParameter(f"{text!r}: expected numbers such as 32,512") from None
 
 
+def _within(_context: object, _parameter: object, text: str | None) -> range | str | None:
+    """A range written as 1000:2000, or the name of a file."""
+    start, colon, stop = (text or "").partition(":")
+    if colon and start.lstrip("-").isdecimal() and stop.lstrip("-").isdecimal():
+        return range(int(start), int(stop))
+    return text
+
+
 @click.command()
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("queries")
@@ -33,6 +41,12 @@ def _limits(_context: object, _parameter: object, text: str | None) -> tuple[int
     metavar="R",
     help="Compare the R best, k at least, with the vectors themselves: exact distances.",
 )
+@click.option(
+    "--within",
+    callback=_within,
+    metavar="SET",
+    help="Answers from these ids only: 1000:2000, or a .npy file of ids or of a boolean for each row.",
+)
 @click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
 @json_option
@@ -45,6 +59,7 @@ def search(
     ground_truth: str | None,
     limits: tuple[int, ...],
     rerank: int | None,
+    within: range | str | None,
     vectors: str | None,
     threads: int,
     as_json: bool,
@@ -59,6 +74,7 @@ def search(
       aggtree search sift.index query.bvecs -k 10 --out answers.ivecs
       aggtree search sift.index query.bvecs --ground-truth groundtruth.ivecs --limits 64,1024
       aggtree search sift.index query.bvecs -k 10 --rerank 100 --out answers.npy
+      aggtree search sift.index query.bvecs -k 10 --within 0:50000
     """
     from aggtree.engine.params import SearchParams
     from aggtree.jobs import reports, search_job
@@ -75,6 +91,7 @@ def search(
             k=k,
             params=SearchParams(limits=limits),
             rerank=rerank or 0,
+            within=within,
             threads=threads,
             truth=truth,
         )

@@ -14,6 +14,7 @@ from aggtree.engine.params import SearchParams
 from aggtree.engine.search import Answer
 from aggtree.storage.atomic import write_bytes
 from aggtree.storage.errors import SourceError
+from aggtree.storage.filtered_search import Within
 from aggtree.storage.index_reader import Index
 from aggtree.storage.vecs_files import write_vecs
 from aggtree.storage.vector_source import VectorSource, open_source, read_ground_truth
@@ -33,6 +34,7 @@ class SearchReport:
     batch : per query, all queries in one call on `threads` threads.
     nodes, leaves : visited per query, on average.
     rerank : candidates compared with the vectors themselves, 0 for none.
+    allowed : rows that answers may come from, None for all.
     """
 
     queries: int
@@ -46,6 +48,7 @@ class SearchReport:
     nodes: float
     leaves: float
     rerank: int = 0
+    allowed: int | None = None
 
 
 def read_queries(spec: str | os.PathLike[str], dimension: int) -> NDArray[Any]:
@@ -75,19 +78,23 @@ def run_queries(
     k: int = 100,
     params: SearchParams | None = None,
     rerank: int = 0,
+    within: Within | None = None,
     threads: int = 1,
     truth: NDArray[np.int64] | None = None,
 ) -> tuple[Answer, SearchReport]:
     """Answer all queries in one call and some one by one; compare with the ground truth if there is one."""
     params = params if params is not None and params.limits else index.searcher.default_params
-    index.search(queries[:1], k, params, rerank=rerank)  # compiled and warm before the clock runs
+    allowed = None if within is None else index.filter(within)
+    index.search(
+        queries[:1], k, params, rerank=rerank, within=allowed
+    )  # compiled and warm before the clock runs
     singles = []
     for query in queries[:MAX_SINGLE_QUERIES]:
         began = time.perf_counter()
-        index.search(query, k, params, rerank=rerank)
+        index.search(query, k, params, rerank=rerank, within=allowed)
         singles.append(time.perf_counter() - began)
     began = time.perf_counter()
-    answer, counts = index.search_with_counts(queries, k, params, threads, rerank=rerank)
+    answer, counts = index.search_with_counts(queries, k, params, threads, rerank=rerank, within=allowed)
     batch = (time.perf_counter() - began) / len(queries)
     p50, p99 = np.percentile(singles, (50, 99)) * 1000
     return answer, SearchReport(
@@ -102,6 +109,7 @@ def run_queries(
         nodes=float(counts.nodes.mean()),
         leaves=float(counts.leaves.mean()),
         rerank=rerank,
+        allowed=None if allowed is None else allowed.count,
     )
 
 

@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.filter import Filter
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search import Answer, SearchCounts, Searcher
 from aggtree.engine.tree import Tree, norm_steps
 from aggtree.storage.atomic import explained
 from aggtree.storage.dictionary_file import load_dictionaries
-from aggtree.storage.errors import DiskError, IndexFormatError
+from aggtree.storage.errors import DiskError, IndexFormatError, SourceError
+from aggtree.storage.filtered_search import FilteredSearch, Within, make_filter
 from aggtree.storage.first_groups import groups_record, load_first_groups
 from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, FIRST_GROUPS, OWN_IDS, TREE
 from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
@@ -48,6 +50,7 @@ class Index:
         self.path = path
         self.manifest = manifest
         self._raw = None if vectors is None else open_raw_vectors(path, manifest, vectors)
+        self._raw_missing = False
         self._raw_lock = threading.Lock()
         wanted = [manifest.file(DICTIONARIES), *(manifest.tree_file(spec.name) for spec in ARRAYS)]
         check_files(path, [*wanted, *([manifest.file(OWN_IDS)] if manifest.own_ids else [])])
@@ -111,6 +114,7 @@ class Index:
         threads: int = 1,
         *,
         rerank: int = 0,
+        within: Within | None = None,
     ) -> Answer:
         """Find the k nearest vectors of one query (d,) or several (q, d).
 
@@ -118,10 +122,13 @@ class Index:
         vectors' reconstructions, nearest first; where fewer than k were found, -1 and inf.
         rerank : so many candidates, k at least, are compared with the vectors themselves; the distances are
             then exact, and equal ones are ordered by id. 0 for none.
+        within : answers come from these rows only: a boolean array over rows, a range or an array of ids, a
+            .npy file of either, or what `filter` made of them. Few rows are compared one by one, with the
+            vectors themselves if they are there.
         """
-        if rerank == 0 and self.own_ids is None:
+        if rerank == 0 and self.own_ids is None and within is None:
             return self.searcher.search(queries, k, params, threads)
-        return self.search_with_counts(queries, k, params, threads, rerank=rerank)[0]
+        return self.search_with_counts(queries, k, params, threads, rerank=rerank, within=within)[0]
 
     def search_with_counts(
         self,
@@ -131,16 +138,28 @@ class Index:
         threads: int = 1,
         *,
         rerank: int = 0,
+        within: Within | None = None,
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored."""
         if rerank and rerank < k:
             raise ValueError(f"rerank {rerank}: expected k ({k}) or more, or 0 for none")
-        found, counts = self.searcher.search_with_counts(queries, rerank or k, params, threads)
-        if rerank:
+        exact = False
+        if within is None:
+            found, counts = self.searcher.search_with_counts(queries, rerank or k, params, threads)
+        else:
+            raw = self.raw_vectors if rerank else self._raw_if_there()
+            search = FilteredSearch(searcher=self.searcher, raw=raw)
+            found, counts, exact = search.search(queries, rerank or k, params, threads, self.filter(within))
+            found = Answer(found.ids[:, :k], found.distances[:, :k]) if exact else found
+        if rerank and not exact:
             found = self.raw_vectors.rank(queries, found.ids, k, threads)
         if self.own_ids is not None:
             found = Answer(to_own_ids(self.own_ids, found.ids), found.distances)
         return found, counts
+
+    def filter(self, within: Within) -> Filter:
+        """A set of rows made ready for `search(within=...)`, worth it when many calls share it."""
+        return make_filter(within, self.manifest.source_rows, self.own_ids)
 
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
@@ -205,6 +224,16 @@ class Index:
             os.close(descriptor)
         self._maps.append(pages)
         return np.frombuffer(pages, record.dtype, record.length)
+
+    def _raw_if_there(self) -> RawVectors | None:
+        """The vectors the index was built from, or None; looked for once."""
+        if self._raw is None and self._raw_missing:
+            return None
+        try:
+            return self.raw_vectors
+        except SourceError:
+            self._raw_missing = True
+            return None
 
     def _map_own_ids(self) -> NDArray[np.int64]:
         """The user's id of each row."""

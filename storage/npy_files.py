@@ -143,6 +143,20 @@ def open_vectors(location: str, _name: str) -> VectorSource:
     return _open_file(location)
 
 
+def read_numbers(location: str) -> NDArray[Any]:
+    """A one-dimensional array of booleans or whole numbers."""
+    reader = open_bytes(location)
+    try:
+        stored, shape, offset, _ = npy_layout(reader)
+        if len(shape) != 1 or stored.kind not in "biu":
+            raise SourceError(
+                f"{location}: holds {stored} {shape}, expected booleans or ids in one dimension: convert it"
+            )
+        return reader.read_array(offset, shape, stored)
+    finally:
+        reader.close()
+
+
 def read_ids(location: str, _name: str) -> NDArray[np.int64]:
     """All ids of a .npy file of integers."""
     with _open_file(location) as source:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from aggtree.storage.atomic import make_directory, replace_file
 from aggtree.storage.errors import SourceError
 from aggtree.storage.format import OWN_IDS
-from aggtree.storage.id_source import STORED, IdSource
+from aggtree.storage.id_source import BLOCK_ROWS, STORED, IdSource
 from aggtree.storage.manifest import FileRecord
 
 NO_ANSWER = -1
@@ -68,6 +68,19 @@ def _of_share(ids: NDArray[np.int64], share: int, shares: int) -> NDArray[np.int
     hashes = (ids.view(np.uint64) * GOLDEN) >> np.uint64(32)
     of_share: NDArray[np.int64] = ids[hashes % np.uint64(shares) == share]
     return of_share
+
+
+def rows_of_ids(own: NDArray[np.int64], wanted: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The rows that have the given ids, ascending; ValueError for an id that none has."""
+    ids = np.unique(wanted.astype(np.int64))
+    rows = [np.empty(0, np.int64)]
+    for start in range(0, len(own), BLOCK_ROWS):
+        rows.append(start + np.flatnonzero(np.isin(own[start : start + BLOCK_ROWS], ids)))
+    found = np.concatenate(rows)
+    if len(found) < len(ids):
+        missing = np.setdiff1d(ids, own[found])[0]
+        raise ValueError(f"within: id {missing} is not in the index")
+    return found
 
 
 def to_own_ids(own: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -76,6 +76,18 @@ class RawVectors:
         flat = FlatVectors(vectors.reshape(-1), 0, self.source.dimension, len(vectors), self.source.dimension)
         return self._reranker.rank(queries, flat, candidates, k, places=places, threads=threads)
 
+    def rank_rows(self, queries: ArrayLike, rows: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
+        """The k nearest of the same rows, which ascend and are not many, for every query."""
+        if self._mapped is not None:
+            self._check_size()
+            if self._cold:
+                self._fetch(rows)
+            return self._reranker.rank_rows(queries, self._mapped.vectors, rows, k, threads=threads)
+        vectors = self.take(rows, threads)
+        flat = FlatVectors(vectors.reshape(-1), 0, self.source.dimension, len(vectors), self.source.dimension)
+        places = np.arange(len(rows))
+        return self._reranker.rank_rows(queries, flat, rows, k, places=places, threads=threads)
+
     def take(self, rows: NDArray[np.int64], threads: int = 1) -> NDArray[Any]:
         """The given rows, which ascend, read by several threads at once."""
         readers = max(threads, READERS) if "://" in self.source.spec else threads

@@ -215,7 +215,17 @@ def passing(values, bound):
     return [place for place, value in enumerate(values) if value <= bound]
 
 
-def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges):
+def is_allowed(bits, number):
+    return bool(np.unpackbits(bits, bitorder="little")[number]) if number < 8 * len(bits) else False
+
+
+def allowed_leaves(ids, bits, first, room):
+    """Places of allowed ids from `first` on, at most `room`, and where the next would be looked for."""
+    places = [place for place in range(first, len(ids)) if is_allowed(bits, int(ids[place]))]
+    return (len(ids), places) if len(places) < room else (places[room - 1] + 1, places[:room])
+
+
+def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None):
     """Search over the nodes of `fill_part`: answers (distance, id), nodes scored, leaves scored."""
     query = np.asarray(query, np.float32)
 
@@ -237,7 +247,8 @@ def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges):
             leaves += len(node.leaves)
             for row, number in node.leaves:
                 norm = stored_norm(node, row, dictionaries, params, norm_ranges)
-                found.append((max(0, np.sum(query**2) + norm + product(row)), number))
+                if allowed is None or number in allowed:
+                    found.append((max(0, np.sum(query**2) + norm + product(row)), number))
         candidates = [child for node in kept for child in node.children.values()]
     return sorted(found)[:k], nodes, leaves
 

@@ -80,6 +80,19 @@ def test_re_ranked_answers_are_exact(place: Path, tmp_path: Path, capsys: pytest
     assert code == 2 and message == "error: rerank 10: expected k (20) or more, or 0 for none"
 
 
+def test_answers_within_a_set(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index, query, out = place / "index", place / "query.npy", tmp_path / "answers.npy"
+    text = run("search", index, query, "-k", "9", "--rerank", "9", "--within", "100:200", "--out", out)
+    assert "100 rows allowed" in text
+    near = ((vectors(30, seed=1)[:, None].astype(int) - vectors()[100:200].astype(int)) ** 2).sum(axis=2)
+    assert np.load(out)[:, 0].tolist() == (100 + near.argmin(axis=1)).tolist()
+    np.save(tmp_path / "few.npy", np.array([7, 5]))
+    run("search", index, query, "-k", "3", "--within", tmp_path / "few.npy", "--out", out)
+    assert (np.sort(np.load(out), axis=1) == [-1, 5, 7]).all()
+    code, message = fail(capsys, "search", index, query, "--within", tmp_path / "nothing.npy")
+    assert code == 2 and "nothing.npy: no such file" in message
+
+
 def test_info_and_verify(place: Path) -> None:
     text = run("info", place / "index")
     for word in (f"{ROWS:,} rows", "16x3", "bytes per vector", "tree/records", "level"):
