@@ -1,13 +1,13 @@
 """A billion codes become an index: derived from really encoded ones, built and opened as any other.
 
     python -m bench billion --codes INDEX --work DIR [--rows 1000000000] [--memory 8GiB]
-        [--queries "synthetic:sift?rows=1000&seed=1&first=10000000000"]
+        [--queries "synthetic:sift?rows=1000&seed=1&first=10000000000"] [--bucket 1024 --stray 16]
 
 INDEX is a finished index of at least ten million vectors. Its codes are the first rows of the new index in
 DIR, so its own ids stay true; the others are derived from them, see `grown_codes`. Code shards are written
 as the encoding stage writes them, then `aggtree tree` does the work: its seconds, its measured peak of
 memory and the bytes per vector are recorded, and what `opening` measures of the finished index. Run again,
-it goes on where it was.
+it goes on where it was. With as many rows as INDEX has it gives the same codes another tree.
 """
 
 import argparse
@@ -45,6 +45,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1_000_000_000)
     parser.add_argument("--shard-rows", type=int, default=SHARD_ROWS)
     parser.add_argument("--memory", default="8GiB")
+    parser.add_argument("--bucket", type=int, help="of the new tree, if not that of INDEX")
+    parser.add_argument("--stray", type=int)
     parser.add_argument("--threads", type=int, default=2, help="of the generator")
     parser.add_argument("--queries", help="a source of queries to answer from the new index")
     return parser.parse_args(arguments)
@@ -53,6 +55,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def start(options: argparse.Namespace, real: Manifest) -> JobRecord:
     """The job of the new index, as a build has it when training is done."""
     recipe = replace(Recipe.from_json(real.parameters), shard_rows=options.shard_rows)
+    recipe = replace(
+        recipe,
+        bucket=recipe.bucket if options.bucket is None else options.bucket,
+        stray=recipe.stray if options.stray is None else options.stray,
+    )
     source = {
         "kind": "grown codes",
         "rows": options.rows,
@@ -147,5 +154,6 @@ def main(arguments: list[str]) -> int:
     if options.queries:
         results["opening"] = opening.measured(options.work, options.queries)
     parameters = {"rows": options.rows, "memory": parse_size(options.memory)}
+    parameters |= {name: read_manifest(options.work).parameters[name] for name in ("bucket", "stray")}
     record.write("billion", parameters, results)
     return 0
