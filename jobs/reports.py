@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from aggtree.jobs.memory import format_size
 from aggtree.jobs.progress import format_time
 from aggtree.jobs.search_job import SearchReport
 from aggtree.storage.index_reader import Index
+from aggtree.storage.range_search import RangeAnswer
 from aggtree.storage.verify import Damage
 
 
@@ -129,6 +131,19 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
     click.echo(f"visited per query: {report.nodes:,.0f} nodes, {report.leaves:,.0f} leaves")
     if out is not None:
         click.echo(f"ids written to {out}")
+
+
+def show_ranges(found: RangeAnswer, milliseconds: float, out: Path | None, *, as_json: bool) -> None:
+    """How many answers are within the radius."""
+    counts = [int(stop - start) for start, stop in pairwise(found.starts)]
+    if as_json:
+        _print_json({"queries": len(counts), "answers": counts, "batch": milliseconds, "out": out})
+        return
+    mean = sum(counts) / len(counts)
+    click.echo(f"{len(counts):,} queries, {milliseconds:.3f} ms each")
+    click.echo(f"answers per query: {min(counts):,} to {max(counts):,}, {mean:,.1f} on average")
+    if out is not None:
+        click.echo(f"starts, ids and distances written to {out}")
 
 
 def show_exact(out: Path, shape: tuple[int, ...], *, as_json: bool) -> None:

@@ -47,6 +47,12 @@ def _within(_context: object, _parameter: object, text: str | None) -> range | s
     metavar="SET",
     help="Answers from these ids only: 1000:2000, or a .npy file of ids or of a boolean for each row.",
 )
+@click.option(
+    "--radius",
+    type=click.FloatRange(0),
+    metavar="R",
+    help="All answers within this distance instead of the k nearest, written to a .npz file.",
+)
 @click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
 @json_option
@@ -60,6 +66,7 @@ def search(
     limits: tuple[int, ...],
     rerank: int | None,
     within: range | str | None,
+    radius: float | None,
     vectors: str | None,
     threads: int,
     as_json: bool,
@@ -75,15 +82,25 @@ def search(
       aggtree search sift.index query.bvecs --ground-truth groundtruth.ivecs --limits 64,1024
       aggtree search sift.index query.bvecs -k 10 --rerank 100 --out answers.npy
       aggtree search sift.index query.bvecs -k 10 --within 0:50000
+      aggtree search sift.index query.bvecs --radius 200 --rerank 100 --out near.npz
     """
     from aggtree.engine.params import SearchParams
     from aggtree.jobs import reports, search_job
     from aggtree.storage.index_reader import open_index
 
     if out is not None:
-        search_job.check_output(out)
+        search_job.check_output(out, (".ivecs", ".npy") if radius is None else (".npz",))
     with open_index(index, vectors) as opened:
         block = search_job.read_queries(queries, opened.dimension)
+        if radius is not None:
+            params = SearchParams(limits=limits)
+            found, milliseconds = search_job.run_range_queries(
+                opened, block, radius, params=params, rerank=bool(rerank), within=within, threads=threads
+            )
+            if out is not None:
+                search_job.save_ranges(out, found)
+            reports.show_ranges(found, milliseconds, out, as_json=as_json)
+            return
         truth = search_job.load_truth(ground_truth, len(block)) if ground_truth else None
         answer, report = search_job.run_queries(
             opened,

@@ -16,6 +16,7 @@ from aggtree.storage.atomic import write_bytes
 from aggtree.storage.errors import SourceError
 from aggtree.storage.filtered_search import Within
 from aggtree.storage.index_reader import Index
+from aggtree.storage.range_search import RangeAnswer
 from aggtree.storage.vecs_files import write_vecs
 from aggtree.storage.vector_source import VectorSource, open_source, read_ground_truth
 
@@ -134,10 +135,35 @@ def load_truth(spec: str | os.PathLike[str], queries: int) -> NDArray[np.int64]:
     return truth
 
 
-def check_output(path: Path) -> None:
+def run_range_queries(
+    index: Index,
+    queries: NDArray[Any],
+    radius: float,
+    *,
+    params: SearchParams | None = None,
+    rerank: bool = False,
+    within: Within | None = None,
+    threads: int = 1,
+) -> tuple[RangeAnswer, float]:
+    """All answers within a radius, and milliseconds per query."""
+    allowed = None if within is None else index.filter(within)
+    index.range_search(queries[:1], radius, params, rerank=rerank, within=allowed)
+    began = time.perf_counter()
+    found = index.range_search(queries, radius, params, threads, rerank=rerank, within=allowed)
+    return found, 1000 * (time.perf_counter() - began) / len(queries)
+
+
+def save_ranges(path: Path, found: RangeAnswer) -> None:
+    """Write starts, ids and distances as arrays of a .npz file."""
+    file = io.BytesIO()
+    np.savez(file, **found._asdict())
+    write_bytes(path, file.getvalue())
+
+
+def check_output(path: Path, suffixes: tuple[str, ...] = (".ivecs", ".npy")) -> None:
     """Refuse, before the work, a name that answers cannot be written to."""
-    if path.suffix not in (".ivecs", ".npy"):
-        raise SourceError(f"{path}: answers are written to .ivecs or .npy files")
+    if path.suffix not in suffixes:
+        raise SourceError(f"{path}: answers are written to {' or '.join(suffixes)} files")
     if not path.parent.is_dir():
         raise SourceError(f"{path}: no directory {path.parent}: make it first")
 

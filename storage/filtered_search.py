@@ -68,6 +68,11 @@ def _of_range(ids: range, rows: int, own_ids: NDArray[np.int64] | None) -> Filte
     return Filter.of_mask(mask)
 
 
+def scans(within: Filter, wanted: int) -> bool:
+    """Whether so few rows are allowed that all of them are compared."""
+    return within.count <= wanted or within.count <= SCAN_ROWS * widening(within.share)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FilteredSearch:
     """Searches of one index among some of its rows.
@@ -92,7 +97,7 @@ class FilteredSearch:
             ids, distances = np.full((count, wanted), -1), np.full((count, wanted), np.inf, np.float32)
             nothing = np.zeros(count, np.int64)
             return Answer(ids, distances), SearchCounts(nothing, nothing), True
-        if within.count <= max(wanted, SCAN_ROWS * widening(within.share)):
+        if scans(within, wanted):
             answer = self.scan(queries, wanted, threads, within)
             counts = SearchCounts(np.zeros(count, np.int64), np.full(count, within.count))
             return answer, counts, True

@@ -32,6 +32,7 @@ from aggtree.storage.first_groups import groups_record, load_first_groups
 from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, FIRST_GROUPS, OWN_IDS, TREE
 from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
 from aggtree.storage.own_ids import to_own_ids
+from aggtree.storage.range_search import RangeAnswer, RangeSearch, largest_error
 from aggtree.storage.raw_vectors import RawVectors, Vectors, open_raw_vectors
 
 OPEN_ATTEMPTS = 20
@@ -51,6 +52,7 @@ class Index:
         self.manifest = manifest
         self._raw = None if vectors is None else open_raw_vectors(path, manifest, vectors)
         self._raw_missing = False
+        self._error: float | None = None
         self._raw_lock = threading.Lock()
         wanted = [manifest.file(DICTIONARIES), *(manifest.tree_file(spec.name) for spec in ARRAYS)]
         check_files(path, [*wanted, *([manifest.file(OWN_IDS)] if manifest.own_ids else [])])
@@ -115,6 +117,7 @@ class Index:
         *,
         rerank: int = 0,
         within: Within | None = None,
+        radius: float | None = None,
     ) -> Answer:
         """Find the k nearest vectors of one query (d,) or several (q, d).
 
@@ -125,10 +128,14 @@ class Index:
         within : answers come from these rows only: a boolean array over rows, a range or an array of ids, a
             .npy file of either, or what `filter` made of them. Few rows are compared one by one, with the
             vectors themselves if they are there.
+        radius : answers whose squared distance is above radius² are left out; see `range_search` for all.
         """
-        if rerank == 0 and self.own_ids is None and within is None:
+        if rerank == 0 and self.own_ids is None and within is None and radius is None:
             return self.searcher.search(queries, k, params, threads)
-        return self.search_with_counts(queries, k, params, threads, rerank=rerank, within=within)[0]
+        found, _ = self.search_with_counts(
+            queries, k, params, threads, rerank=rerank, within=within, radius=radius
+        )
+        return found
 
     def search_with_counts(
         self,
@@ -139,6 +146,7 @@ class Index:
         *,
         rerank: int = 0,
         within: Within | None = None,
+        radius: float | None = None,
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored."""
         if rerank and rerank < k:
@@ -153,9 +161,38 @@ class Index:
             found = Answer(found.ids[:, :k], found.distances[:, :k]) if exact else found
         if rerank and not exact:
             found = self.raw_vectors.rank(queries, found.ids, k, threads)
+        if radius is not None:
+            outside = found.distances > np.float32(radius**2)
+            found = Answer(np.where(outside, -1, found.ids), np.where(outside, np.inf, found.distances))
         if self.own_ids is not None:
             found = Answer(to_own_ids(self.own_ids, found.ids), found.distances)
         return found, counts
+
+    def range_search(
+        self,
+        queries: ArrayLike,
+        radius: float,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        *,
+        rerank: bool = False,
+        within: Within | None = None,
+    ) -> RangeAnswer:
+        """Find all vectors in reach whose squared distance to a query is at most radius².
+
+        Distances are to the vectors' reconstructions, so vectors near the radius may be missed or wrongly
+        found. rerank : compare with the vectors themselves, which is exact for all that is in reach.
+        """
+        search = RangeSearch(
+            searcher=self.searcher,
+            raw=self.raw_vectors if rerank else None,
+            error=self._largest_error() if rerank else 0.0,
+        )
+        allowed = None if within is None else self.filter(within)
+        found = search.search(queries, radius, params, threads, allowed)
+        if self.own_ids is not None:
+            found = found._replace(ids=to_own_ids(self.own_ids, found.ids))
+        return found
 
     def filter(self, within: Within) -> Filter:
         """A set of rows made ready for `search(within=...)`, worth it when many calls share it."""
@@ -234,6 +271,12 @@ class Index:
         except SourceError:
             self._raw_missing = True
             return None
+
+    def _largest_error(self) -> float:
+        """How far vectors are from their reconstructions; measured once."""
+        if self._error is None:
+            self._error = largest_error(self.searcher, self.raw_vectors)
+        return self._error
 
     def _map_own_ids(self) -> NDArray[np.int64]:
         """The user's id of each row."""
