@@ -36,7 +36,6 @@ class DemoResult:
 def run_demo(directory: Path) -> DemoResult:
     """Build an index of the embedded descriptors below `directory`, query it, compare with exact search."""
     base, query = demo_paths()
-    directory.mkdir(parents=True, exist_ok=True)
     built = build(base, directory / "photos.index", memory=MEMORY, progress="auto")
     queries = read_queries(query, 128)
     with open_source(base) as source, make_progress("auto") as progress:

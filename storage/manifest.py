@@ -31,6 +31,7 @@ from aggtree.storage.format import (
     build_name,
 )
 from aggtree.storage.sealed_json import read_sealed, write_sealed
+from aggtree.storage.vector_source import MAX_DIMENSION
 from aggtree.storage.version import __version__
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -295,8 +296,8 @@ def _check_counts(manifest: Manifest) -> None:
         raise ValueError(
             f"{manifest.rows} rows of {manifest.source_rows} in {sum(manifest.level_leaves)} leaves"
         )
-    if manifest.dimension < 1:
-        raise ValueError("dimension 0")
+    if not 1 <= manifest.dimension <= MAX_DIMENSION:
+        raise ValueError(f"dimension {manifest.dimension}")
     counts, lengths = manifest.counts, manifest.counts.lengths()
     for spec in ARRAYS:
         record = manifest.tree_file(spec.name)

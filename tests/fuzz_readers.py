@@ -35,7 +35,7 @@ from aggtree.storage.vector_source import open_source, read_ground_truth
 
 HEADER = 16
 MEMORY = 6 << 30
-HANG_SECONDS = 60
+HANG_SECONDS = 600
 
 Random = np.random.Generator
 

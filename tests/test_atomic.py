@@ -1,5 +1,6 @@
 """A file is there completely or not at all, whatever operation fails."""
 
+import ast
 import errno
 import os
 from contextlib import suppress
@@ -236,3 +237,45 @@ def test_a_deeply_nested_or_huge_record_is_refused(tmp_path, monkeypatch):
         read_sealed(tmp_path / "r")
     with pytest.raises(DiskError, match="no such file"):
         read_sealed(tmp_path / "nowhere")
+
+
+# ---------------------------------------------------------------------------------------------------
+# One module that writes
+
+ROOT = Path(__file__).parent.parent
+CHANGING = {
+    *("write_text", "write_bytes", "unlink", "rename", "mkdir", "makedirs", "rmdir", "touch", "rmtree"),
+    *("tofile", "symlink_to", "hardlink_to", "truncate", "ftruncate", "fsync", "removedirs", "copytree"),
+}
+# The lock writes its owner in place, because the lock belongs to the file and not to its name; an object
+# store has no names to exchange, and writes an object completely or not at all.
+WRITERS = {"atomic.py", "lock.py", "remote_files.py"}
+
+
+def changing_calls(path: Path) -> list[str]:
+    """Calls of a module that change files without `atomic`."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        modes = [
+            value.value for value in (*node.args, *(word.value for word in node.keywords)) if _text(value)
+        ]
+        opens = name == "open" and any(
+            set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes
+        )
+        if opens or (isinstance(node.func, ast.Attribute) and name in CHANGING):
+            found.append(f"{path.name}:{node.lineno} {name}")
+    return found
+
+
+def _text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def test_nothing_else_writes_files():
+    modules = [
+        path for layer in ("storage", "jobs", "engine") for path in sorted((ROOT / layer).glob("*.py"))
+    ]
+    assert [call for path in modules if path.name not in WRITERS for call in changing_calls(path)] == []

@@ -8,11 +8,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import damage_index
+import numpy as np
 from small_index import make_index, make_sample
 
 from aggtree.engine.params import TreeParams
+from aggtree.storage import first_groups
 
 FLIPS, LIES = 600, 300
 SAMPLES = {
@@ -20,13 +23,19 @@ SAMPLES = {
     "narrow": lambda: make_sample(2000, (9, 256, 200), params=TreeParams(bucket=20, norm_bytes=2)),
     "long": lambda: make_sample(2000, (20, *[30] * 8), params=TreeParams(bucket=32)),
     "exact": lambda: make_sample(1500, (5, 8, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)),
+    "grouped": lambda: make_sample(1500, (700, 5, 6), params=TreeParams(bucket=2)),
 }
 LARGE = {"large": lambda: make_sample(60_000, (1000, 60, 256, 16))}
 
 
 def damage(index: Path, name: str, seed: int, flips: int, lies: int) -> dict[str, int]:
     """Make one of the indexes and damage it; the counts of the process that did."""
-    make_index(index, (SAMPLES | LARGE)[name]())
+    sample = (SAMPLES | LARGE)[name]()
+    if name == "grouped":  # with all the files an index may have
+        with mock.patch.object(first_groups, "ONE_STAGE", 50):
+            make_index(index, sample, ids=np.arange(len(sample.codes))[::-1] * 3)
+    else:
+        make_index(index, sample)
     command = [sys.executable, damage_index.__file__, index, seed, flips, lies]
     result = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -23,7 +23,7 @@ BARS = {
     "readers": (
         "readers while the index is rebuilt",
         "make readers",
-        "8 × 60 s, 20 commits, 0 wrong, 0 errors",
+        "8 for 60 s, 20 commits, 0 wrong, 0 errors",
     ),
 }
 VERIFY = ("throughput of `verify`, warm, 2 workers", "python -m bench verify --work DIR", "≥ 1 GB/s")
