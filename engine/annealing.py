@@ -32,6 +32,7 @@ from aggtree.engine.distances import as_rows, check_rows
 from aggtree.engine.distances_kernels import Rows
 from aggtree.engine.encoding import CHUNK_ROWS, Encoder
 from aggtree.engine.first_dictionary import Chooser, learn_first_dictionary, word_chooser
+from aggtree.engine.mixing import MIXED_ROWS_PER_WORD, leading_axes, mixed_round
 from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
 
 RIDGE = 1.0
@@ -157,7 +158,7 @@ class DictionaryAnnealing:
         residue = self._start(rows, map) if fresh else self._residue(rows, map)
         codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
         self._record(residue, codes)
-        if fresh and not self._useless(residue):
+        if fresh and codes.shape[1] and not self._scarce(residue):
             self._update(residue, codes, rng, map)
         accepted = fresh or self._guarded_update(residue, codes, rng, map)
         self._online = self._online.after_batch(rows, accepted, rng)
@@ -279,9 +280,16 @@ class DictionaryAnnealing:
         return encode_blocks(narrow, residue, self.params.beam, map_)
 
     def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
-        """Rounds of cooling until one gains too little; `shake` heats the early ones."""
+        """Rounds of cooling until one gains too little; `shake` heats the early ones.
+
+        Rows too few for joint cooling are mixed, or leave existing dictionaries as they are.
+        """
+        if self._scarce(residue):
+            if shake:
+                self._anneal_mixed(residue, map_, progress)
+            return
         shake = shake and self.params.cooling == "joint"
-        rounds = 0 if self._useless(residue) else self.params.rounds
+        rounds = self.params.rounds if self._narrow_or_fail().layout.levels else 0
 
         def degree(number: int) -> float:
             return temperature(number, rounds) if shake else 0.0
@@ -295,10 +303,26 @@ class DictionaryAnnealing:
             self._codes = self._update(residue, codes, rng, map_)
             self._record(residue, self._codes, progress)
 
-    def _useless(self, rows: Rows) -> bool:
-        """Whether there is nothing to cool, or these rows are too few to cool all words jointly."""
+    def _anneal_mixed(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
+        """Rounds of cooling on mixtures of too few rows; E of the rows themselves is no reason to stop."""
+        layout = self._narrow_or_fail().layout
+        if len(residue) < MIXED_ROWS_PER_WORD * max(layout.words):
+            return
+        space = leading_axes(residue, float(np.log2(layout.words).sum()))
+        flat = space.project(residue)
+
+        def encode(present: Narrow, rows: Rows) -> NDArray[np.uint8]:
+            return self._encode_narrow(present, rows, map_)
+
+        for number in range(len(self._history) - 1, self.params.rounds):
+            self._narrow = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number))
+            self._codes = self._sort(encode(self._narrow, residue))
+            self._record(residue, self._codes, progress)
+
+    def _scarce(self, rows: Rows) -> bool:
+        """Whether these rows are too few to cool all words jointly."""
         words = len(self._narrow_or_fail().words)
-        return words == 0 or (self.params.cooling == "joint" and len(rows) < JOINT_ROWS_PER_WORD * words)
+        return self.params.cooling == "joint" and len(rows) < JOINT_ROWS_PER_WORD * words
 
     def _record(self, residue: Rows, codes: NDArray[np.uint8], progress: Progress | None = None) -> None:
         self._history.append(distortion(self._narrow_or_fail(), residue, codes))
