@@ -283,6 +283,7 @@ def _stages(
     from aggtree.jobs.disk_space import check_room
     from aggtree.jobs.executors import InProcess, local_cluster
     from aggtree.jobs.stages import Stages
+    from aggtree.jobs.warm_up import compile_kernels
 
     recipe = Recipe.from_json(job.parameters)
     if job.codes:
@@ -307,6 +308,8 @@ def _stages(
             f"{job.index}: {job.source['rows']:,} rows, memory {format_size(plan.projected)} projected "
             f"of {format_size(plan.allowed)} allowed, {_workers(plan)}"
         )
+        compile_kernels(recipe, job.source, None if source is None else source.spec, progress)
+        meter.take_stage_peak()
         stages = Stages(
             job=job,
             recipe=recipe,

@@ -38,7 +38,6 @@ from aggtree.jobs.sort import SortTask, sort_shard
 from aggtree.jobs.streams import travels
 from aggtree.jobs.tasks import Function, Task
 from aggtree.jobs.train import CHECKPOINT, TrainJob, train
-from aggtree.jobs.warm_up import warm_up
 from aggtree.storage.atomic import make_directory, remove_file, remove_tree
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.errors import IndexFormatError, JobError, SourceError
@@ -302,8 +301,6 @@ class Stages:
         """Run tasks, record each as it is done, and tell what the stage took."""
         done = total - sum(task.rows for task in tasks)
         if self._executor is None:
-            if self.plan.mode != "process":
-                warm_up(self.dictionaries, self.recipe, str(self.job.source["dtype"]))
             self._executor = self.start_executor()
         self.progress.begin(stage, total, done=done)
         for task, outcome in self._executor.run(stage, function, tasks, self.progress):

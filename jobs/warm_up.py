@@ -1,23 +1,125 @@
-"""Load every kernel once before workers start, so that they find the compiled code on disk.
+"""Compile every kernel once, in a process of its own, before a build needs them.
 
-Otherwise each of them would compile all kernels at the same time, with the memory that takes.
+The compiler keeps about 90 MiB in the process that ran it; a process that finds the compiled code on disk
+does not need them. So a child builds a tiny index like the one wanted and goes away, and this process and
+all its workers load what it left in numba's cache. A mark beside that cache says that it was done.
 """
 
+import hashlib
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
-from aggtree.engine.code_order import sort_codes
-from aggtree.engine.encoding import Encoder
-from aggtree.engine.tree import build_part
+import aggtree.engine
+from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import Recipe
-from aggtree.storage.dictionary_file import load_dictionaries
+from aggtree.jobs.tasks import versions
+from aggtree.storage.atomic import write_bytes
+from aggtree.storage.errors import AggtreeError
+
+ROWS = 1200
+WIDE_WORDS = 300
+MARK = "compiled-"
+
+_this_is_the_child = False
 
 
-def warm_up(dictionaries_file: Path, recipe: Recipe, source_dtype: str) -> None:
-    """Encode, sort and build one row as the tasks will."""
-    dictionaries, norm_ranges = load_dictionaries(dictionaries_file)
-    rows = np.zeros((1, dictionaries.dimension), source_dtype)
-    codes = Encoder(dictionaries, recipe.beam).encode(rows)
-    for dtype in (np.uint32, np.uint64):
-        build_part(*sort_codes(codes, np.zeros(1, dtype)), dictionaries, recipe.tree, norm_ranges)
+def compile_kernels(recipe: Recipe, source: dict[str, Any], spec: str | None, progress: Progress) -> None:
+    """See to it that numba's cache holds the kernels of this build.
+
+    source : its fingerprint, for dimension and dtype.
+    spec : opens the source, whose rows may be computed by kernels too; None when they are not needed.
+    """
+    if _this_is_the_child or not sys.executable:
+        return
+    order = json.dumps(
+        {
+            "recipe": _tiny(recipe).to_json(),
+            "dimension": int(source["dimension"]),
+            "dtype": str(source["dtype"]),
+            "spec": spec if spec is not None and spec.startswith("synthetic:") else None,
+            "wide_ids": int(source["rows"]) > 2**32,
+        },
+        sort_keys=True,
+    )
+    mark = cache_directory() / f"{MARK}{_digest(order)}"
+    if mark.exists():
+        return
+    progress.note("compiling the kernels, once for this machine")
+    command = [sys.executable, "-c", "from aggtree.jobs.warm_up import main; main()"]
+    done = subprocess.run(command, input=order, text=True, capture_output=True, check=False)
+    if done.returncode == 0:  # otherwise this process compiles what it needs, with the memory that takes
+        with suppress(AggtreeError):
+            write_bytes(mark, b"")
+
+
+def _tiny(recipe: Recipe) -> Recipe:
+    """A recipe of the same kind for few rows: the same kernels with the same types."""
+    words = (min(recipe.words[0], WIDE_WORDS), *recipe.words[1:])
+    sizes = {"batch_rows": ROWS // 2, "train_rows": ROWS, "shard_rows": ROWS // 2}
+    return Recipe.from_json(recipe.to_json() | {"words": list(words), "seed": 0} | sizes)
+
+
+def cache_directory() -> Path:
+    """Where numba keeps the compiled kernels, if it may write there."""
+    from numba import config
+
+    configured = str(getattr(config, "CACHE_DIR", ""))
+    return Path(configured or Path(aggtree.engine.__file__).parent / "__pycache__")
+
+
+def _digest(order: str) -> str:
+    """Stands for everything compiled code depends on."""
+    return hashlib.sha256(f"{order} {_sources()}".encode()).hexdigest()[:16]
+
+
+@cache
+def _sources() -> str:
+    """The machine, the versions, and the files of the kernels as numba looks at them."""
+    from llvmlite.binding import get_host_cpu_name
+
+    files = sorted(Path(aggtree.engine.__file__).parent.glob("*.py"))
+    stamps = [(path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files]
+    return f"{sys.version} {get_host_cpu_name()} {versions()} {stamps}"
+
+
+def main() -> None:
+    """Runs in the child: build a tiny index of the kind that the input describes."""
+    global _this_is_the_child  # noqa: PLW0603  (builds inside the child must not start children)
+    _this_is_the_child = True
+    order = json.loads(sys.stdin.read())
+    recipe = Recipe.from_json(order["recipe"])
+    rows = np.random.default_rng(0).integers(0, 100, (ROWS, order["dimension"])).astype(order["dtype"])
+
+    from aggtree.jobs.build_index import RunOptions, run_build
+    from aggtree.jobs.streams import as_source
+    from aggtree.storage.vector_source import open_source
+
+    if order["spec"]:
+        open_source(order["spec"]).read(0, 1)
+    with TemporaryDirectory() as directory:
+        index = Path(directory) / "index"
+        run_build(as_source(rows), index, recipe, RunOptions(memory="1TiB", workers=0))
+        if order["wide_ids"]:
+            _build_with_wide_ids(index, recipe)
+
+
+def _build_with_wide_ids(index: Path, recipe: Recipe) -> None:
+    """Sort and build codes whose ids have 8 bytes."""
+    from aggtree.engine.code_order import sort_codes
+    from aggtree.engine.tree import build_part
+    from aggtree.storage.code_store import CodeStore
+    from aggtree.storage.dictionary_file import load_dictionaries
+    from aggtree.storage.format import CODES, DICTIONARIES
+
+    (build,) = index.glob("build-*")
+    dictionaries, norm_ranges = load_dictionaries(build / DICTIONARIES)
+    codes = CodeStore.open(build / CODES).read(0, ROWS)
+    build_part(*sort_codes(codes, np.arange(ROWS, dtype=np.uint64)), dictionaries, recipe.tree, norm_ranges)
