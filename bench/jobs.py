@@ -1,0 +1,238 @@
+"""What a job costs on top of its kernels: encoding with 1 and 2 workers, and reading while training.
+
+    python -m bench jobs --work DIR [--rows 2000000] [--train-rows 300000] [--rounds 3] [encode|train ...]
+
+Vectors are generated once into DIR/base.bvecs, so that reading is reading a file; --generated also measures
+the generated source itself, whose computation counts as reading. Encoding: rows per second of the bare
+kernel on rows in memory, one thread of one process, beside the tasks of a job, which read the file, encode,
+write shards and record them, in threads and on a local Dask cluster. All are timed in turns and the best
+turn of each counts, so that noise hits all alike. Training: seconds of the stage beside those of the same
+calls on rows in memory, without reading, Dask and checkpoints.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from aggtree.engine.annealing import DictionaryAnnealing
+from aggtree.engine.encoding import Encoder
+from aggtree.engine.params import AnnealingParams, parse_words
+from aggtree.jobs import train as train_module
+from aggtree.jobs.defaults import CHUNK_ROWS, default_batch_rows
+from aggtree.jobs.encode import EncodeTask, encode_shard
+from aggtree.jobs.executors import Executor, InProcess, local_cluster
+from aggtree.jobs.memory import MemoryMeter
+from aggtree.jobs.progress import Progress
+from aggtree.jobs.tasks import single_threaded_blas
+from aggtree.jobs.train import TrainJob, train
+from aggtree.storage.code_store import create_code_store
+from aggtree.storage.dictionary_file import load_dictionaries, save_dictionaries
+from aggtree.storage.job_record import start_job
+from aggtree.storage.vecs_files import write_vecs
+from aggtree.storage.vector_source import VectorSource, open_source
+from bench import record
+
+BARS = {"scaling": 1.8, "overhead": 0.10, "train_overhead": 0.10}
+KERNEL_ROWS = 300_000
+LEARN_ROWS = 5_000
+BLOCK_ROWS = 100_000
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench jobs", description=__doc__)
+    parser.add_argument("what", nargs="*", help="encode, train; both when left out")
+    parser.add_argument("--work", type=Path, required=True, help="a folder for the vectors and the shards")
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--shard-rows", type=int, default=100_000)
+    parser.add_argument("--words", default="256x8")
+    parser.add_argument("--beam", type=int, default=10)
+    parser.add_argument("--train-rows", type=int, default=300_000)
+    parser.add_argument("--batch-rows", type=int)
+    parser.add_argument("--anneal-rounds", type=int, default=AnnealingParams.rounds)
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each measurement")
+    parser.add_argument("--generated", action="store_true", help="measure the generated source too")
+    options = parser.parse_args(arguments)
+    options.what = options.what or ["encode", "train"]
+    if set(options.what) - {"encode", "train"}:
+        parser.error(f"{options.what}: expected encode or train")
+    return options
+
+
+def generated_name(rows: int) -> str:
+    return f"synthetic:sift?rows={rows}&seed=1"
+
+
+def written_file(folder: Path, rows: int) -> Path:
+    """The generated vectors as a bvecs file, made when it is not there."""
+    path = folder / f"base-{rows}.bvecs"
+    if not path.exists():
+        temporary = path.with_suffix(".part")
+        with open_source(generated_name(rows)) as source, temporary.open("wb") as file:
+            for start in range(0, rows, BLOCK_ROWS):
+                file.write(write_vecs(source.read(start, min(start + BLOCK_ROWS, rows)), "bvecs"))
+        temporary.replace(path)
+    return path
+
+
+class Encoding:
+    """The encode stage of one source, by any executor, into shards that are thrown away."""
+
+    def __init__(self, options: argparse.Namespace, spec: str, folder: Path) -> None:
+        self.options, self.spec, self.folder = options, spec, folder
+        self.dictionaries = folder / "dictionaries"
+        with open_source(spec) as source, single_threaded_blas():
+            self.rows = source.rows
+            words = parse_words(options.words)
+            learner = DictionaryAnnealing(words=words, dictionaries=len(words), beam=options.beam, rounds=1)
+            learner.fit(source.read(0, min(LEARN_ROWS, self.rows)))
+        save_dictionaries(self.dictionaries, learner.dictionaries, learner.norm_ranges)
+
+    def kernel_rate(self) -> float:
+        """Rows per second of the bare kernel."""
+        with open_source(self.spec) as source:
+            rows = source.read(0, min(KERNEL_ROWS, self.rows))
+        encoder = Encoder(load_dictionaries(self.dictionaries)[0], self.options.beam)
+        with single_threaded_blas():
+            encoder.encode(rows[:1000])
+            began = time.perf_counter()
+            encoder.encode(rows)
+            return len(rows) / (time.perf_counter() - began)
+
+    def job_rate(self, executor: Executor) -> float:
+        """Rows per second of the stage, recording and the memory meter included."""
+        place = Path(tempfile.mkdtemp(dir=self.folder))
+        try:
+            job = start_job(place / "index", {}, {"rows": self.rows})
+            tasks = self.tasks(place / "codes.zarr")
+            began = time.perf_counter()
+            with MemoryMeter():
+                for task, outcome in executor.run("encode", encode_shard, tasks, Progress()):
+                    job.record_done("encode", task.number, outcome.value)
+            return self.rows / (time.perf_counter() - began)
+        finally:
+            shutil.rmtree(place)
+
+    def tasks(self, codes: Path) -> list[EncodeTask]:
+        width = load_dictionaries(self.dictionaries)[0].layout.width
+        size = self.options.shard_rows
+        chunk = CHUNK_ROWS if size % CHUNK_ROWS == 0 else size
+        store = create_code_store(codes, self.rows, width, size, chunk)
+        return [
+            EncodeTask(
+                number=number,
+                start=store.shard_range(number)[0],
+                stop=store.shard_range(number)[1],
+                source=self.spec,
+                codes=store.location,
+                dictionaries=self.dictionaries,
+                beam=self.options.beam,
+            )
+            for number in range(store.shards)
+        ]
+
+
+def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
+    """Rows per second of the kernel and of jobs with 1 and 2 workers: the best of several turns."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.work)))
+        encoding = Encoding(options, spec, folder)
+        clusters = {count: stack.enter_context(local_cluster(count)) for count in (1, 2)}
+        for cluster in clusters.values():
+            encoding.job_rate(cluster)  # loads the kernels
+        measures: dict[str, Callable[[], float]] = {"kernel": encoding.kernel_rate}
+        for count in (1, 2):
+            measures[f"threads_{count}"] = lambda count=count: encoding.job_rate(InProcess(count))
+            measures[f"cluster_{count}"] = lambda count=count: encoding.job_rate(clusters[count])
+        rates = {name: max(turn) for name, turn in _turns(measures, options.rounds).items()}
+    return {
+        "rates": rates,
+        "scaling": {kind: rates[f"{kind}_2"] / rates[f"{kind}_1"] for kind in ("threads", "cluster")},
+        "overhead": {kind: 1 - rates[f"{kind}_1"] / rates["kernel"] for kind in ("threads", "cluster")},
+    }
+
+
+def measure_training(options: argparse.Namespace, spec: str) -> dict[str, Any]:
+    """Seconds of the train stage, and of its calls on rows in memory: the best of several turns."""
+    with open_source(spec) as source, tempfile.TemporaryDirectory(dir=options.work) as folder:
+        measures = {
+            "stage": lambda: _train_seconds(options, source, Path(folder)),
+            "in_memory": lambda: _in_memory_seconds(options, source, Path(folder)),
+        }
+        seconds = {name: min(turn) for name, turn in _turns(measures, options.rounds).items()}
+    return {"seconds": seconds, "overhead": seconds["stage"] / seconds["in_memory"] - 1}
+
+
+def _train_seconds(options: argparse.Namespace, source: VectorSource, folder: Path) -> float:
+    words = parse_words(options.words)
+    job = TrainJob(
+        params=AnnealingParams(words=words, beam=options.beam, rounds=options.anneal_rounds),
+        batch_rows=options.batch_rows or default_batch_rows(source.rows, options.train_rows),
+        train_rows=options.train_rows,
+        checkpoint=folder / "checkpoint",
+        dictionaries=folder / "learned",
+    )
+    job.checkpoint.unlink(missing_ok=True)
+    began = time.perf_counter()
+    train(source, job, threads=1, ahead=1, progress=Progress())
+    return time.perf_counter() - began
+
+
+def _in_memory_seconds(options: argparse.Namespace, source: VectorSource, folder: Path) -> float:
+    """The same training when every range of rows is there already and nothing is saved."""
+    ranges: dict[tuple[int, int], np.ndarray] = {}
+
+    def read(_: object, wanted: Sequence[tuple[int, int]], ahead: int) -> Iterator[np.ndarray]:
+        for start, stop in wanted:
+            if (start, stop) not in ranges:
+                began = time.perf_counter()
+                ranges[start, stop] = source.read(start, stop)
+                reading.append(time.perf_counter() - began)
+            yield ranges[start, stop]
+
+    reading: list[float] = []
+    with (
+        mock.patch.object(train_module, "read_in_order", read),
+        mock.patch.object(train_module, "save_state", lambda *_: None),
+    ):
+        return _train_seconds(options, source, folder) - sum(reading)
+
+
+def _turns(measures: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Each measurement once per turn."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            found[name].append(measure())
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    options.work.mkdir(parents=True, exist_ok=True)
+    sources = {"file": str(written_file(options.work, options.rows))}
+    if options.generated:
+        sources["generated"] = generated_name(options.rows)
+    measures = {"encode": measure_encoding, "train": measure_training}
+    parameters = {
+        "rows": options.rows,
+        "shard_rows": options.shard_rows,
+        "words": options.words,
+        "beam": options.beam,
+        "train_rows": options.train_rows,
+        "anneal_rounds": options.anneal_rounds,
+        "rounds": options.rounds,
+    }
+    for kind, spec in sources.items():
+        for what in options.what:
+            results = measures[what](options, spec)
+            record.write("jobs", parameters | {"what": what, "source": kind}, results | {"bars": BARS})
+            print(what, kind, results)
+    return 0
