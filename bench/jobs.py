@@ -144,6 +144,7 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.work)))
         encoding = Encoding(options, spec, folder)
+        encoding.job_rate(InProcess(1))  # compiles the kernels, or each worker would
         clusters = {count: stack.enter_context(local_cluster(count)) for count in (1, 2)}
         for cluster in clusters.values():
             encoding.job_rate(cluster)  # loads the kernels

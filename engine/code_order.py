@@ -35,8 +35,8 @@ LONG_RUN = 4096
 
 
 def sort_bytes(width: int, id_bytes: int) -> int:
-    """Memory per row that `sort_codes` allocates, its result included."""
-    return 2 * WORD_BYTES + 2 * 4 + width + id_bytes
+    """Memory per row that `sort_codes` allocates: keys and orders, or later one order and the result."""
+    return max(2 * WORD_BYTES + 3 * 4, 2 * 4 + width + id_bytes)
 
 
 def check_rows(codes: NDArray[np.uint8], ids: NDArray[np.unsignedinteger]) -> None:

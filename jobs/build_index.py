@@ -1,9 +1,10 @@
 """From a source of vectors to a committed index: plan, lock, and run the stages."""
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ from aggtree.storage.format import MANIFEST
 from aggtree.storage.job_record import JobRecord, build_id, finish_job, start_job, unfinished_jobs
 from aggtree.storage.lock import BuildLock
 from aggtree.storage.manifest import Manifest, read_manifest
+from aggtree.storage.remote_files import local_path
 from aggtree.storage.vector_source import VectorSource
 
 if TYPE_CHECKING:
@@ -246,7 +248,10 @@ def _plan_and_lock(
         cluster = None
         if options.scheduler:
             cluster = stack.enter_context(existing_cluster(options.scheduler))
-        work = workload_of(recipe, fingerprint, source)
+        codes = [options.codes] if options.codes else []
+        with suppress(IndexFormatError):  # a damaged record is told, or written again, by who starts the job
+            codes += [job.codes for job in unfinished_jobs(index)]
+        work = workload_of(recipe, fingerprint, source, next(iter(codes), ""))
         plan = make_plan(
             work,
             allowed=options.allowed,
@@ -258,14 +263,18 @@ def _plan_and_lock(
         yield plan, cluster
 
 
-def workload_of(recipe: Recipe, fingerprint: dict[str, Any], source: VectorSource | None) -> Workload:
-    """The size of a build, from what is known of its source."""
-    return recipe.workload(
+def workload_of(
+    recipe: Recipe, fingerprint: dict[str, Any], source: VectorSource | None, codes: str = ""
+) -> Workload:
+    """The size of a build, from what is known of its source and where its codes are to be."""
+    work = recipe.workload(
         int(fingerprint["rows"]),
         int(fingerprint["dimension"]),
         str(fingerprint["dtype"]),
         getattr(source, "chunk_rows", 0),
     )
+    places = (codes, "" if source is None else source.spec)
+    return dataclasses.replace(work, remote=any(local_path(place) is None for place in places))
 
 
 @contextmanager

@@ -1,23 +1,30 @@
 """Memory and disk each stage needs: formulas with measured constants, no decisions.
 
-A process's constants are what it takes after importing its libraries and running every kernel once, by PSS;
-`bench` measures projected against peak. Arrays are counted where they are allocated.
+A process's constants are what it takes after importing its libraries and loading every kernel from numba's
+cache, with each page counted once over the process tree (`jobs/memory.py`). Arrays are counted where they are
+allocated. docs/explanation/memory.md compares what comes out with what was measured.
 """
 
 import math
 from dataclasses import dataclass
 
 from aggtree.engine.code_order import sort_bytes
+from aggtree.engine.cooling import START_ROWS_PER_WORD
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.params import TreeParams
+from aggtree.engine.params import Cooling, TreeParams
 from aggtree.jobs.memory import MIB
 
-DRIVER_BYTES = 220 * MIB  # this process with all libraries; 85 MiB of it only while kernels are compiled
-CLUSTER_BYTES = 30 * MIB  # a scheduler inside this process, and its helper process
-WORKER_BYTES = 145 * MIB  # one spawned worker, kernels loaded from their cache
+DRIVER_BYTES = 220 * MIB  # this process with all libraries and kernels; 100 MiB are pages of libraries
+CLUSTER_BYTES = 14 * MIB  # a scheduler inside this process, and its helper process
+WORKER_BYTES = 126 * MIB  # one spawned worker, without the pages of libraries it shares
+COMPILE_BYTES = 380 * MIB  # this process and the one that compiles the kernels, before anything else runs
+REMOTE_BYTES = 48 * MIB  # libraries of an object store, in each process
 BLOCK_BYTES = 8 * MIB  # rows that encoding reads at once, in their own dtype
 SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted size
 ENCODER_ROWS = 8192  # rows the encoder converts at a time
+HEATED: dict[Cooling, int] = {"joint": 0, "kmeans": 5}  # arrays of floats as large as a batch while annealing
+START_BYTES = 16 * MIB  # buffers of linear algebra, and what k-means leaves behind
+SCRATCH_BYTES = 6 * MIB  # small arrays of a task, and what its allocator keeps
 MARK_BYTES = 3  # per row, what building notes of it
 NODE_BYTES = 14  # label, norm and two starts of a node of a part
 NODE_FILE_BYTES = 13  # of a node in the tree's files
@@ -31,6 +38,7 @@ class Workload:
 
     item_bytes : bytes of one component of a vector in the source.
     source_rows : rows the source holds in memory to read one range (a Dask array's chunk), or 0.
+    remote : whether vectors or codes are in an object store.
     """
 
     rows: int
@@ -43,6 +51,8 @@ class Workload:
     train_rows: int
     tree: TreeParams
     source_rows: int = 0
+    cooling: Cooling = "joint"
+    remote: bool = False
 
     @property
     def layout(self) -> CodeLayout:
@@ -76,21 +86,25 @@ class Workload:
         return sum(self.words[self.layout.wide :])
 
 
-def dictionary_bytes(work: Workload) -> int:
-    """Dictionaries with the cross tables 2·c'ᵀc of beam encoding."""
-    return 4 * sum(work.words) * work.dimension + 4 * work.narrow_words**2
-
-
 def train_bytes(work: Workload, threads: int, ahead: int) -> int:
-    """One batch in memory and `ahead` more being read, its residue, and the normal equations.
+    """One batch in memory and `ahead` more being read, and what is learned from it.
 
-    The first batch needs most: its residue is rotated into a second array while dictionaries start.
+    A wide first dictionary is learned before all others: its words, their sums, their layout for products and
+    the next words; it and the rows it leaves over stay. The first batch of the others needs most: they start
+    from k-means on a sample, and what words owe to chance is found in float64. Then all words are solved for
+    at once, or heated rows are made of the whole batch.
     """
     batch = (1 + ahead) * work.batch_rows * work.row_bytes + work.source_rows * work.row_bytes
-    residues = 2 * 4 * work.batch_rows * work.dimension
-    normal = 12 * work.narrow_words**2
-    right = 3 * 8 * sum(work.words) * work.dimension
-    return batch + residues + normal + right + dictionary_bytes(work) + threads * encode_block_bytes(work)
+    first = work.words[0] * work.dimension if work.layout.wide else 0
+    residue = 4 * work.batch_rows * work.dimension
+    widest = max(work.words[work.layout.wide :], default=0)
+    sample = min(work.batch_rows, START_ROWS_PER_WORD * widest) * work.dimension
+    starting = residue + 8 * 4 * sample + START_BYTES
+    heated = HEATED[work.cooling] * residue
+    equations = 12 * work.narrow_words**2 + 24 * work.narrow_words * work.dimension
+    annealing = heated + equations + encoder_bytes(work, 0) + threads * encode_block_bytes(work)
+    left_over = residue + START_BYTES if work.layout.wide else 0
+    return batch + max(24 * first, 8 * first + left_over + max(starting, annealing))
 
 
 def encode_block_bytes(work: Workload) -> int:
@@ -98,16 +112,27 @@ def encode_block_bytes(work: Workload) -> int:
     return 3 * 4 * ENCODER_ROWS * work.dimension + 8 * MIB
 
 
+def encoder_bytes(work: Workload, block: int) -> int:
+    """An encoder at work on blocks of `block` bytes, or while its tables are made, whichever is more.
+
+    Kept are the pairs of words in float32 and int16 and the words in float64 and float32.
+    """
+    pairs, words = work.narrow_words**2, work.narrow_words * work.dimension
+    floats = (2 if work.layout.wide else 1) * 4 * ENCODER_ROWS * work.dimension
+    making, working = 8 * pairs + 16 * words, 5 * pairs + 12 * words + block + floats + SCRATCH_BYTES
+    return 4 * sum(work.words) * work.dimension + max(making, working)
+
+
 def encode_bytes(work: Workload) -> int:
-    """One task: a block of rows, the codes of a shard, and the shard as zarr writes it."""
-    rows = max(1, BLOCK_BYTES // work.row_bytes)
-    block = rows * work.row_bytes * 2 + work.source_rows * work.row_bytes
-    return block + 4 * work.shard * work.layout.width + dictionary_bytes(work) + encode_block_bytes(work)
+    """One task: a block of rows, the codes of a shard, and the shard as zarr writes it, twice."""
+    block = max(BLOCK_BYTES, work.row_bytes) * (2 if work.remote else 1) + work.source_rows * work.row_bytes
+    copies = 4 if work.remote else 3
+    return encoder_bytes(work, block) + copies * work.shard * work.layout.width
 
 
 def sort_task_bytes(work: Workload) -> int:
     """One task: the codes and ids of a shard, and what sorting allocates."""
-    return work.shard * (2 * work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
+    return work.shard * (work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
 
 
 def sample_bytes(work: Workload) -> int:
@@ -135,7 +160,7 @@ def tree_row_bytes(work: Workload) -> int:
 
 def tree_task_bytes(work: Workload) -> int:
     """What a task of the tree stage needs whatever the size of its partition."""
-    return 4 * sum(work.words) * work.dimension + 16 * MIB
+    return 4 * sum(work.words) * work.dimension + SCRATCH_BYTES
 
 
 def tree_disk_bytes(work: Workload) -> int:

@@ -68,6 +68,7 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
             encoder.encode(rows, out)
             out[wrong] = 0
             invalid.extend((start + wrong).tolist())
+            del rows  # before the next block is read
             tick(stop - start)
     record = store.write_shard(task.number, codes).to_json()
     return record | {"invalid": invalid}

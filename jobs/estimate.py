@@ -42,7 +42,7 @@ def plan_build(source: Any, recipe_options: dict[str, Any], options: RunOptions)
     """Plan a build of `source`, and measure on a sample how long it would take."""
     opened = as_source(source)
     recipe = choose_recipe(opened.rows, **recipe_options)
-    work = workload_of(recipe, opened.fingerprint(), opened)
+    work = workload_of(recipe, opened.fingerprint(), opened, options.codes or "")
     plan = make_plan(work, allowed=options.allowed, workers=options.most_workers, travels=travels(opened))
     return BuildPlan(
         source=opened.spec,

@@ -53,8 +53,8 @@ class Plan:
 
     @property
     def projected(self) -> int:
-        """The largest of the stages."""
-        return max(stage.projected for stage in self.stages)
+        """The largest of the stages, or compiling the kernels before them."""
+        return max(costs.COMPILE_BYTES, *(stage.projected for stage in self.stages))
 
     def stage(self, name: str) -> StagePlan:
         return next(stage for stage in self.stages if stage.name == name)
@@ -84,17 +84,23 @@ def make_plan(
     raise MemoryBudgetError(_refusal(work, allowed, candidates[-1]))
 
 
-def _base(mode: Mode, workers: int) -> int:
-    """Processes before they do anything."""
+def _driver(work: Workload) -> int:
+    """This process before it does anything."""
+    return costs.DRIVER_BYTES + (costs.REMOTE_BYTES if work.remote else 0)
+
+
+def _base(work: Workload, mode: Mode, workers: int) -> int:
+    """All processes before they do anything."""
     if mode == "process":
-        return costs.DRIVER_BYTES
-    return costs.DRIVER_BYTES + costs.CLUSTER_BYTES + workers * costs.WORKER_BYTES
+        return _driver(work)
+    worker = costs.WORKER_BYTES + (costs.REMOTE_BYTES if work.remote else 0)
+    return _driver(work) + costs.CLUSTER_BYTES + workers * worker
 
 
 def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: int) -> Plan | None:
     """The plan for exactly these workers, or None when it does not fit."""
     usable = int(allowed * (1 - RESERVE))
-    base = _base(mode, workers)
+    base = _base(work, mode, workers)
     fixed = costs.tree_task_bytes(work)
     room = (usable - base) // workers - fixed
     part_rows = min(room // costs.tree_row_bytes(work), MAX_PART_ROWS)
@@ -102,7 +108,7 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
         return None
     part_rows = min(part_rows, max(MIN_PART_ROWS, -(-work.rows // (PARTS_PER_WORKER * workers))), work.rows)
     # Training runs in this process before a cluster starts, with as many threads as fit.
-    driver = costs.DRIVER_BYTES
+    driver = _driver(work)
     threads = next(
         (t for t in range(workers, 0, -1) if driver + costs.train_bytes(work, t, ahead) <= usable), 0
     )
@@ -118,9 +124,9 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
         _stage("encode", work.shards, work.shard, workers, base + workers * encode),
         _stage("sort", work.shards, work.shard, workers, base + workers * sort),
         _stage("build", parts, part_rows, workers, base + max(workers * tree, samples)),
-        _stage("stitch", parts, part_rows, 1, base + costs.STITCH_BYTES),
+        _stage("stitch", parts, part_rows, 1, driver + costs.STITCH_BYTES),
     )
-    if max(stage.projected for stage in stages) > usable:
+    if max(costs.COMPILE_BYTES, *(stage.projected for stage in stages)) > usable:
         return None
     return Plan(
         allowed=allowed,
@@ -157,7 +163,7 @@ def smallest_budget(work: Workload, mode: Mode = "process", workers: int = 1) ->
 
 def _refusal(work: Workload, allowed: int, last: tuple[Mode, int]) -> str:
     needed = smallest_budget(work, *last) // MIB
-    train = costs.DRIVER_BYTES + costs.train_bytes(work, 1, 0)
+    train = _driver(work) + costs.train_bytes(work, 1, 0)
     remedy = f"give --memory {needed}MiB"
     if train >= needed * MIB * (1 - RESERVE) - 2 * MIB and work.batch_rows > 10_000:
         remedy += f" or fewer --batch-rows than {work.batch_rows}"

@@ -7,6 +7,7 @@ all its workers load what it left in numba's cache. A mark beside that cache say
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -69,9 +70,7 @@ def _tiny(recipe: Recipe) -> Recipe:
 
 def cache_directory() -> Path:
     """Where numba keeps the compiled kernels, if it may write there."""
-    from numba import config
-
-    configured = str(getattr(config, "CACHE_DIR", ""))
+    configured = os.environ.get("NUMBA_CACHE_DIR")
     return Path(configured or Path(aggtree.engine.__file__).parent / "__pycache__")
 
 
