@@ -1,15 +1,17 @@
 """Dictionary Annealing against Faiss quantizers, one thread against one thread.
 
-    python -m bench quantizer --data DIR training [--prefix photosift500k] [--bytes 8] [--rounds 60]
+    python -m bench quantizer --data DIR training [--prefix photosift500k] [--bytes 8] [--methods da,rq]
     python -m bench quantizer --data DIR encoding
     python -m bench quantizer --data DIR online [--batches 47]
     python -m bench quantizer --data DIR wide [--words 4096]
+    python -m bench quantizer --data DIR norms
     python -m bench quantizer report
 
-DIR holds PREFIX_base and PREFIX_learn (bvecs). Training is on the learn file, E is the mean squared error
-on the base file (--base-rows takes that many, evenly spread). Times are processor seconds of this one
-process, so that a busy machine does not enter. `report` prints the tables and draws the plots from
-`bench/results/quantizer.jsonl` alone.
+DIR holds PREFIX_base and PREFIX_learn (bvecs), for `norms` also PREFIX_query and PREFIX_groundtruth. Training
+is on the learn file, E is the mean squared error on the base file; --rows takes that many of it, evenly
+spread, the same for all methods. Times are processor seconds of this one process and one thread, so that a
+busy machine hardly enters. `report` writes the tables and draws the plots from bench/results/quantizer.jsonl
+alone; all rows of a training table come from one run.
 """
 
 import argparse
@@ -26,7 +28,12 @@ from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import NearestWord
 from aggtree.engine.encoding import Encoder
+from aggtree.engine.exact import ExactSearch
 from aggtree.engine.first_dictionary import TwoStage, learn_first_dictionary
+from aggtree.engine.params import SearchParams, TreeParams
+from aggtree.engine.search import Searcher
+from aggtree.engine.tree import build_tree
+from aggtree.storage.vector_source import read_ground_truth
 from bench import quantizer_report, record
 from bench.data_sets import read_vectors
 
@@ -39,12 +46,12 @@ TURNS = 5
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench quantizer", description=__doc__)
-    parser.add_argument("table", choices=["training", "encoding", "online", "wide", "report"])
+    parser.add_argument("table", choices=[*TABLES, "report"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--prefix", default="photosift500k")
     parser.add_argument("--bytes", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--base-rows", type=int, default=0, help="0 takes the whole base file")
+    parser.add_argument("--rows", type=int, default=0, help="rows of the base file, 0 for all")
     parser.add_argument("--methods", default="da,rq,lsq,pq,opq")
     parser.add_argument("--batches", type=int, default=47)
     parser.add_argument("--words", type=int, default=4096)
@@ -96,6 +103,7 @@ def train_ours(options: argparse.Namespace, learn: np.ndarray, base: np.ndarray)
         "seconds": seconds,
         "curve": curve,
         "E": our_error(trainer.dictionaries, base),
+        "learn_E": our_error(trainer.dictionaries, spread(learn, CURVE_ROWS)),
         "rows_per_second": len(codes) / encoding,
         "sample_E": curve[-1][1],
     }
@@ -144,6 +152,7 @@ def train_faiss(
     return {
         "seconds": seconds,
         "E": mean_error(base),
+        "learn_E": mean_error(spread(learn, CURVE_ROWS)),
         "rows_per_second": len(few) / encoding,
         "sample_E": mean_error(spread(base, CURVE_ROWS)),
     }
@@ -152,14 +161,16 @@ def train_faiss(
 def training(options: argparse.Namespace) -> None:
     learn, base = (
         read_vectors(options.data, options.prefix, "learn"),
-        spread(read_vectors(options.data, options.prefix, "base"), options.base_rows),
+        spread(read_vectors(options.data, options.prefix, "base"), options.rows),
     )
+    run = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for method in options.methods.split(","):
         if method == "da":
             results = train_ours(options, learn, base)
         else:
             results = train_faiss(method, options, learn, base)
-        save(options, {"method": method, "base_rows": len(base), "rounds": options.rounds}, results)
+        parameters = {"run": run, "method": method, "base_rows": len(base), "rounds": options.rounds}
+        save(options, parameters, results)
 
 
 def save(options: argparse.Namespace, parameters: dict[str, Any], results: dict[str, Any]) -> None:
@@ -171,7 +182,7 @@ def encoding(options: argparse.Namespace) -> None:
     """Both encoders in turns on the same dictionaries and rows; E against the beam width."""
     learn, base = (
         read_vectors(options.data, options.prefix, "learn"),
-        spread(read_vectors(options.data, options.prefix, "base"), options.base_rows or 100_000),
+        spread(read_vectors(options.data, options.prefix, "base"), options.rows or 100_000),
     )
     trainer = DictionaryAnnealing(options.bytes, 256, beam=BEAM, rounds=3).fit(learn[:50_000])
     dictionaries = trainer.dictionaries
@@ -228,7 +239,7 @@ def wide(options: argparse.Namespace) -> None:
     """Two-stage against exact choice of the first word: what it loses in E, and its speed."""
     learn, base = (
         read_vectors(options.data, options.prefix, "learn"),
-        spread(read_vectors(options.data, options.prefix, "base"), options.base_rows or 20_000),
+        spread(read_vectors(options.data, options.prefix, "base"), options.rows or 20_000),
     )
     words = learn_first_dictionary(learn, options.words, np.random.default_rng(0))
     two, exact = TwoStage(words), NearestWord(words)
@@ -252,6 +263,32 @@ def wide(options: argparse.Namespace) -> None:
     save(options, {"words": options.words, "rows": len(base)}, results)
 
 
+def norms(options: argparse.Namespace) -> None:
+    """Recall of the exhaustive ranking by stored norms of 1, 2 and 4 bytes; 4 are exact."""
+    base = spread(read_vectors(options.data, options.prefix, "base"), options.rows)
+    queries = read_vectors(options.data, options.prefix, "query")
+    if len(base) == options.rows:
+        exact = ExactSearch(queries, 1)
+        exact.add(base, 0)
+        truth = exact.result()[0]
+    else:
+        truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")
+    learn = read_vectors(options.data, options.prefix, "learn")
+    trainer = DictionaryAnnealing(options.bytes, 256, beam=BEAM, rounds=options.rounds).fit(learn)
+    codes, ids = trainer.encode(base), np.arange(len(base), dtype=np.uint32)
+    recalls, sizes = {}, {}
+    for size in (1, 2, 4):
+        tree = build_tree(codes, ids, trainer.dictionaries, TreeParams(norm_bytes=size), trainer.norm_ranges)
+        found = Searcher(tree, trainer.dictionaries).search(queries, 100, SearchParams.unlimited())[0]
+        recalls[size] = [float((found[:, :r] == truth[:, :1]).any(axis=1).mean()) for r in (1, 10, 100)]
+        sizes[size] = sum(array.nbytes for array in tree) / len(base)
+    results = {"recall": recalls, "bytes_per_vector": sizes, "queries": len(queries)}
+    save(options, {"base_rows": len(base), "rounds": options.rounds}, results)
+
+
+TABLES = {"training": training, "encoding": encoding, "online": online, "wide": wide, "norms": norms}
+
+
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if options.table == "report":
@@ -261,5 +298,5 @@ def main(arguments: list[str]) -> int:
         raise SystemExit("bench quantizer: --data DIR is needed")
     faiss.omp_set_num_threads(1)
     with threadpool_limits(1):
-        {"training": training, "encoding": encoding, "online": online, "wide": wide}[options.table](options)
+        TABLES[options.table](options)
     return 0

@@ -1,6 +1,6 @@
 """Tables and plots of the quantizer benchmark, from its JSON lines alone."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,34 @@ def markdown(header: tuple[str, ...], rows: Rows) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def of_last_run(records: list[Record]) -> list[Record]:
+    """The records of each set's newest run: rows of one table come from one run."""
+    runs = latest(records, "prefix", "bytes")
+    return [
+        line
+        for line in records
+        for newest in [runs[line["parameters"]["prefix"], line["parameters"]["bytes"]]]
+        if line["parameters"].get("run") == newest["parameters"].get("run")
+    ]
+
+
 def training_rows(records: list[Record]) -> Rows:
     rows: Rows = []
-    found = latest(records, "prefix", "bytes", "method")
+    found = latest(of_last_run(records), "prefix", "bytes", "method")
     for (prefix, width, method), line in sorted(found.items()):
         results = line["results"]
         ours = found.get((prefix, width, "da"))
-        ratio = f"{ours['results']['E'] / results['E']:.3f}" if ours else ""
-        numbers = (f"{results['E']:.0f}", ratio, f"{results['seconds']:.1f}", reached(ours, results))
-        rows.append((prefix, str(width), method, *numbers, f"{results['rows_per_second']:.0f}"))
+        ratios = [ratio(ours, results, key) for key in ("E", "learn_E")]
+        numbers = (f"{results['E']:.0f}", *ratios, f"{results['seconds']:.1f}", reached(ours, results))
+        speed = f"{results['rows_per_second']:.0f}"
+        rows.append((prefix, str(width), method, str(line["parameters"]["base_rows"]), *numbers, speed))
     return rows
+
+
+def ratio(ours: Record | None, rival: dict[str, Any], key: str) -> str:
+    """Our error over the rival's."""
+    known = ours is not None and key in rival and key in ours["results"]
+    return f"{ours['results'][key] / rival[key]:.3f}" if known and ours is not None else ""
 
 
 def reached(ours: Record | None, rival: dict[str, Any]) -> str:
@@ -64,6 +82,17 @@ def online_rows(records: list[Record]) -> Rows:
     return list(dict.fromkeys(rows))
 
 
+def norm_rows(records: list[Record]) -> Rows:
+    rows: Rows = []
+    for (prefix, width), line in latest(records, "prefix", "bytes").items():
+        for size, recall in line["results"]["recall"].items():
+            numbers = (f"{value:.4f}" for value in recall)
+            rows.append(
+                (prefix, str(width), size, *numbers, f"{line['results']['bytes_per_vector'][size]:.2f}")
+            )
+    return rows
+
+
 def wide_rows(records: list[Record]) -> Rows:
     rows: Rows = []
     for (prefix, words), line in latest(records, "prefix", "words").items():
@@ -80,8 +109,10 @@ TABLES = {
             "set",
             "bytes",
             "method",
+            "rows",
             "E",
             "ours / E",
+            "ours / E, training rows",
             "training s",
             "our time to its E / its time",
             "encoded/s",
@@ -92,6 +123,7 @@ TABLES = {
         ("set", "bytes", "ours/s", "Faiss RQ LUT/s", "ratio", "E", "Faiss E"),
     ),
     "online": (online_rows, ("set", "bytes", "batch", "held-out E", "against the first", "largest rise")),
+    "norms": (norm_rows, ("set", "bytes", "bytes of a norm", "R@1", "R@10", "R@100", "tree bytes / vector")),
     "wide": (wide_rows, ("set", "words", "loss of E, first word", "loss of E, whole code", "speed-up")),
 }
 
@@ -104,7 +136,7 @@ def write(records: list[Record], folder: Path) -> None:
         if by_table[name]:
             parts.append(f"## {name}\n\n{markdown(header, make_rows(by_table[name]))}")
     (folder / "quantizer.md").write_text("\n".join(parts), encoding="utf-8")
-    plot_training(by_table["training"], folder)
+    plot_training(of_last_run(by_table["training"]), by_table["online"], folder)
     plot_beams(by_table["encoding"], folder)
     plot_online(by_table["online"], folder)
 
@@ -120,9 +152,11 @@ def new_plot(title: str, horizontal: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def plot_training(records: list[Record], folder: Path) -> None:
+def plot_training(records: list[Record], online: list[Record], folder: Path) -> None:
+    """E against training time; online training is measured on rows held out of its stream."""
     sets = sorted({(r["parameters"]["prefix"], r["parameters"]["bytes"]) for r in records})
     found = latest(records, "prefix", "bytes", "method")
+    streams = latest(online, "prefix", "bytes")
     for prefix, width in sets:
         figure, axes = new_plot(f"{prefix}, {width} bytes", "training, processor seconds")
         for (set_name, set_width, method), line in found.items():
@@ -130,9 +164,12 @@ def plot_training(records: list[Record], folder: Path) -> None:
                 continue
             results = line["results"]
             if "curve" in results:
-                axes.plot(*zip(*[(s, e) for s, e, _ in results["curve"]], strict=True), label="DA")
+                axes.plot(*zip(*[(s, e) for s, e, _ in results["curve"]], strict=True), label="DA offline")
             else:
                 axes.plot([results["seconds"]], [results["sample_E"]], "o", label=method.upper())
+        if (prefix, width) in streams:
+            results = streams[prefix, width]["results"]
+            axes.plot(list(accumulate(results["seconds"])), results["E"], label="DA online")
         axes.set_xscale("log")
         axes.legend()
         figure.savefig(folder / f"quantizer_training_{prefix}_{width}.svg")
