@@ -10,18 +10,23 @@ from numpy.typing import NDArray
 
 from aggtree.engine.code_order import sort_codes
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.distances import as_rows
 from aggtree.engine.encoding import Encoder
+from aggtree.engine.first_dictionary import word_chooser
+from aggtree.engine.first_dictionary_trainer import PASSES
 from aggtree.engine.tree import build_part
 from aggtree.jobs.build_index import RunOptions, workload_of
 from aggtree.jobs.plan import Plan, make_plan
 from aggtree.jobs.recipe import Recipe, choose_recipe
 from aggtree.jobs.streams import as_source, travels
 from aggtree.jobs.tasks import single_threaded_blas
+from aggtree.jobs.training_rows import training_rows
 from aggtree.storage.vector_source import VectorSource
 
 SAMPLE_ROWS = 2000
 CODE_ROWS = 200_000
 TRAIN_FACTOR = 1.7  # a training row against an encoded one: statistics, the solver, the guard's second look
+FIRST_FACTOR = 1.3  # a row of the first dictionary's passes against choosing its word: reading, sums
 FIRST_BATCH_FACTOR = 15.0  # the first batch is annealed in about that many rounds
 STITCH_BYTES_PER_SECOND = 400e6
 
@@ -59,11 +64,14 @@ def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[str, flo
     places = np.linspace(0, rows - 1, min(rows, SAMPLE_ROWS)).astype(np.int64)
     sample = np.nan_to_num(source.take(np.unique(places)))
     with single_threaded_blas():
-        encode, sort, build = _measure(sample, recipe)
+        first, encode, sort, build = _measure(sample, recipe)
     train_rows = recipe.train_rows + FIRST_BATCH_FACTOR * min(recipe.batch_rows, recipe.train_rows)
+    wide = recipe.words[0] if first else 0
+    words_from = training_rows(rows, recipe.batch_rows, recipe.train_rows, wide).first
+    passes = FIRST_FACTOR * PASSES * sum(stop - start for start, stop in words_from)
     stages = {stage.name: stage for stage in plan.stages}
     return {
-        "train": TRAIN_FACTOR * train_rows * encode / stages["train"].workers,
+        "train": (passes * first + TRAIN_FACTOR * train_rows * encode) / stages["train"].workers,
         "encode": rows * encode / stages["encode"].workers,
         "sort": rows * sort / stages["sort"].workers,
         "build": rows * (sort + build) / stages["build"].workers,
@@ -71,8 +79,8 @@ def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[str, flo
     }
 
 
-def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float]:
-    """Seconds per row and core of encoding, sorting and building.
+def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float, float]:
+    """Seconds per row and core of choosing a word of a wide first dictionary, encoding, sorting and building.
 
     Stand-ins do: dictionaries of vectors of the sample, and random codes.
     """
@@ -85,7 +93,9 @@ def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float]
     codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)
     ordered = sort_codes(codes, ids)
     ranges = np.tile(np.array([0, 1], np.float32), (layout.levels + 1, 1))
+    plain, chooser = as_rows(sample), word_chooser(dictionaries.part(0)) if layout.wide else None
     return (
+        _seconds(lambda: chooser.assign(plain)) / len(sample) if chooser is not None else 0.0,
         _seconds(lambda: encoder.encode(sample)) / len(sample),
         _seconds(lambda: sort_codes(codes, ids)) / CODE_ROWS,
         _seconds(lambda: build_part(*ordered, dictionaries, recipe.tree, ranges)) / CODE_ROWS,

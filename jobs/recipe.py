@@ -79,6 +79,7 @@ class Recipe:
             train_rows=self.train_rows,
             tree=self.tree,
             source_rows=source_rows,
+            cooling=self.cooling,
         )
 
 

@@ -257,3 +257,15 @@ def test_bad_input_is_named():
     trainer = DictionaryAnnealing(2, 16).fit(np.zeros((50, 3)))
     with pytest.raises(ValueError, match=r"expected \(n, 3\)"):
         trainer.partial_fit(np.zeros((50, 4)))
+
+
+def test_online_learning_cools_as_asked():
+    batches = [correlated_rows(6000, seed=seed) for seed in range(4)]
+    joint, kmeans = (DictionaryAnnealing(3, 16, beam=4, cooling=way) for way in ("joint", "kmeans"))
+    held_out = correlated_rows(3000, seed=99)
+    errors = []
+    for batch in batches:
+        joint.partial_fit(batch)
+        errors.append(held_out_error(kmeans.partial_fit(batch), held_out))
+    assert errors[-1] < 0.99 * errors[0]
+    assert not np.array_equal(joint.dictionaries.words, kmeans.dictionaries.words)
