@@ -3,11 +3,11 @@
     python -m bench billion --codes INDEX --work DIR [--rows 1000000000] [--memory 8GiB]
         [--queries "synthetic:sift?rows=1000&seed=1&first=10000000000"] [--bucket 1024 --stray 16]
 
-INDEX is a finished index of at least ten million vectors. Its codes are the first rows of the new index in
-DIR, so its own ids stay true; the others are derived from them, see `grown_codes`. Code shards are written
-as the encoding stage writes them, then `aggtree tree` does the work: its seconds, its measured peak of
-memory and the bytes per vector are recorded, and what `opening` measures of the finished index. Run again,
-it goes on where it was. With as many rows as INDEX has it gives the same codes another tree.
+INDEX holds the codes of at least ten million vectors and may be unfinished. They are the first rows of the
+new index in DIR, so that ids stay true; the others are derived from them, see `grown_codes`. Code shards
+are written as the encoding stage writes them, then `aggtree tree` does the work: its seconds, its measured
+peak of memory and the bytes per vector are recorded, and what `opening` measures of the finished index. Run
+again, it goes on where it was. With as many rows as INDEX has it gives the same codes another tree.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from aggtree.storage.code_store import CodeStore, ShardRecord, create_code_store
 from aggtree.storage.format import CODES, DICTIONARIES
 from aggtree.storage.job_record import JobRecord, start_job
 from aggtree.storage.lock import BuildLock
-from aggtree.storage.manifest import Manifest, read_manifest
+from aggtree.storage.manifest import read_manifest
 from bench import opening, record
-from bench.grown_codes import PRIOR, grown, read_codes, real_codes
+from bench.grown_codes import PRIOR, encoded_job, grown, read_codes, real_codes
 from bench.grown_codes_kernels import RealCodes
 
 SHARD_ROWS = 1_000_000
@@ -40,7 +40,7 @@ SHARD_ROWS = 1_000_000
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench billion", description=__doc__)
-    parser.add_argument("--codes", type=Path, required=True, help="a finished index of real vectors")
+    parser.add_argument("--codes", type=Path, required=True, help="an index of real vectors")
     parser.add_argument("--work", type=Path, required=True, help="directory of the new index")
     parser.add_argument("--rows", type=int, default=1_000_000_000)
     parser.add_argument("--shard-rows", type=int, default=SHARD_ROWS)
@@ -52,7 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def start(options: argparse.Namespace, real: Manifest) -> JobRecord:
+def start(options: argparse.Namespace, real: JobRecord) -> JobRecord:
     """The job of the new index, as a build has it when training is done."""
     recipe = replace(Recipe.from_json(real.parameters), shard_rows=options.shard_rows)
     recipe = replace(
@@ -63,14 +63,14 @@ def start(options: argparse.Namespace, real: Manifest) -> JobRecord:
     source = {
         "kind": "grown codes",
         "rows": options.rows,
-        "dimension": real.dimension,
+        "dimension": real.source["dimension"],
         "dtype": str(real.source["dtype"]),
         "codes": real.build,
         "prior": PRIOR,
     }
     job = start_job(options.work, recipe.to_json(), source)
     make_directory(job.build_directory)
-    words = (options.codes / real.directory / DICTIONARIES).read_bytes()
+    words = (real.build_directory / DICTIONARIES).read_bytes()
     write_bytes(job.build_directory / DICTIONARIES, words)
     job.record_done("train", 0, {"error": None})
     return job
@@ -112,14 +112,15 @@ def write_codes(job: JobRecord, codes: np.ndarray, real: RealCodes, rows: int, t
 
 def generate(options: argparse.Namespace) -> dict[str, Any]:
     """All code shards of the new index, and how fast they were made."""
-    manifest = read_manifest(options.codes)
     began = time.perf_counter()
     codes, layout = read_codes(options.codes, options.rows)
     real = real_codes(codes, layout)
     ready = time.perf_counter()
     make_directory(options.work)
     with BuildLock(options.work):
-        rows = write_codes(start(options, manifest), codes, real, options.rows, options.threads)
+        rows = write_codes(
+            start(options, encoded_job(options.codes)[0]), codes, real, options.rows, options.threads
+        )
     seconds = time.perf_counter() - ready
     return {"real_rows": len(codes), "sort_seconds": ready - began, "rows": rows, "seconds": seconds}
 

@@ -32,6 +32,7 @@ from aggtree.engine.tree import record_sizes
 from aggtree.engine.tree_kernels import common_labels, hang_levels, level_counts
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.format import CODES
+from aggtree.storage.job_record import JobRecord, unfinished_jobs
 from aggtree.storage.manifest import read_manifest
 from bench import record
 from bench.grown_codes_kernels import RealCodes, grow_codes
@@ -103,16 +104,35 @@ def statistics(codes: np.ndarray, layout: CodeLayout) -> dict[str, Any]:
     }
 
 
+def encoded_job(index: Path) -> tuple[JobRecord, int]:
+    """The build whose codes an index holds, and how many of its first rows are encoded.
+
+    An index whose encoding goes on, or was stopped, will do.
+    """
+    unfinished = unfinished_jobs(index)
+    if not unfinished:
+        manifest = read_manifest(index)
+        job = JobRecord(index, manifest.build, manifest.parameters, manifest.source)
+        return job, manifest.source_rows
+    job, rows = unfinished[0], 0
+    for number, found in enumerate(job.done("encode").items()):
+        if found[0] != number:
+            break
+        rows += int(found[1]["rows"])
+    return job, rows
+
+
 def read_codes(index: Path, rows: int | None = None) -> tuple[np.ndarray, CodeLayout]:
-    """The first codes of a finished index, all if `rows` is None."""
-    manifest = read_manifest(index)
-    store = CodeStore.open(index / manifest.directory / CODES)
-    return store.read(0, store.rows if rows is None else min(rows, store.rows)), manifest.layout
+    """The first codes of an index, all there are if `rows` is None."""
+    job, encoded = encoded_job(index)
+    store = CodeStore.open(job.build_directory / CODES)
+    layout = CodeLayout(tuple(job.parameters["words"]))
+    return store.read(0, encoded if rows is None else min(rows, encoded)), layout
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench grown_codes", description=__doc__)
-    parser.add_argument("--codes", type=Path, required=True, help="a finished index")
+    parser.add_argument("--codes", type=Path, required=True, help="an index, finished or not")
     parser.add_argument("--start", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=10_000_000)
     options = parser.parse_args(arguments)
