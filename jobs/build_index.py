@@ -287,7 +287,7 @@ def _stages(
     cluster: "DaskExecutor | None",
 ) -> "Iterator[Stages]":
     """The stages with what they run with: progress, memory meter, and workers when they are needed."""
-    from aggtree.jobs.checks import check_workers
+    from aggtree.jobs.checks import check_scheduler, check_workers
     from aggtree.jobs.code_place import open_codes
     from aggtree.jobs.disk_space import check_room
     from aggtree.jobs.executors import InProcess, local_cluster
@@ -299,6 +299,7 @@ def _stages(
         open_codes(job, recipe)  # a place that cannot be written is told before hours of training
     check_room(job, plan)
     if cluster is not None:
+        check_scheduler(cluster.client)
         check_workers(cluster, source, job.index, job.codes)
 
     def start_executor() -> "Executor":

@@ -44,6 +44,19 @@ def probe(
     return Probe(worker=process_name(), versions=versions(), problem=problem)
 
 
+def check_scheduler(client: Any) -> None:
+    """The scheduler reads the tasks it hands out; JobError when it could not."""
+    name = f"scheduler {client.scheduler.address}"
+    remedy = "install the same versions everywhere"
+    try:
+        theirs = client.run_on_scheduler(versions)
+    except Exception as error:
+        raise JobError(f"{name} cannot run aggtree: {describe(error)}: {remedy}") from error
+    difference = differing_versions(theirs, versions())
+    if difference:
+        raise JobError(f"{name} has {difference}: {remedy}")
+
+
 def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Path, codes: str = "") -> None:
     """Ask every worker; JobError names the first that could not do the work, and why.
 

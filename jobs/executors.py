@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Self
 
 from aggtree.jobs.progress import Progress
@@ -333,14 +333,12 @@ def _start_local_cluster(workers: int) -> DaskExecutor:
     return DaskExecutor(client, stack, f"{workers} worker processes{_dashboard(client)}")
 
 
-def _has_dashboard() -> bool:
-    """Whether Dask's dashboard can be shown; its library is an extra."""
-    return importlib.util.find_spec("bokeh") is not None
-
-
 def _dashboard(client: Any) -> str:
-    link = client.dashboard_link if _has_dashboard() else ""
-    return f", dashboard {link}" if link else ""
+    """Where the scheduler shows its dashboard, as words; the library that draws it is an extra there."""
+    with suppress(Exception):  # a scheduler that does not tell has none to show
+        if client.dashboard_link and client.run_on_scheduler(importlib.util.find_spec, "bokeh") is not None:
+            return f", dashboard {client.dashboard_link}"
+    return ""
 
 
 def existing_cluster(address: str) -> DaskExecutor:

@@ -7,7 +7,6 @@ import pytest
 from bench import jobs, record
 
 
-@pytest.mark.timeout(200)
 def test_the_benchmark_of_jobs_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

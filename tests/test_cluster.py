@@ -42,11 +42,12 @@ class Cluster:
             time.sleep(0.05)
         self.address: str = json.loads(file.read_text())["address"]
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
+    def start_worker(self, **environment: str) -> subprocess.Popen[bytes]:
         options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0")
-        return self._start("worker", self.address, *options, "--local-directory", str(self.place))
+        directory = ("--local-directory", str(self.place))
+        return self._start("worker", self.address, *options, *directory, **environment)
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         # From another directory: nothing may depend on where a worker was started.
         command = [sys.executable, "-m", "dask", *arguments]
         process = subprocess.Popen(
@@ -54,7 +55,7 @@ class Cluster:
             cwd="/",
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": ""},
+            env=os.environ | {"PYTHONPATH": ""} | environment,
         )
         self.processes.append(process)
         return process

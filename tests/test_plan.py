@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aggtree.jobs import costs
@@ -48,7 +48,6 @@ workloads = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(work=workloads, allowed=st.integers(MIB, 64 * GIB), workers=st.integers(0, 64), travels=st.booleans())
 def test_projected_is_within_allowed_or_refused(
     work: Workload, allowed: int, workers: int, travels: bool
@@ -69,7 +68,6 @@ def test_projected_is_within_allowed_or_refused(
     assert plan.stage("build").tasks * plan.part_rows >= work.rows
 
 
-@settings(deadline=None)
 @given(work=workloads, allowed=st.integers(MIB, 64 * GIB), threads=st.integers(1, 500))
 def test_an_existing_cluster_is_taken_as_it_is(work: Workload, allowed: int, threads: int) -> None:
     try:
