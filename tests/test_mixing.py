@@ -31,7 +31,7 @@ def test_leading_axes_are_those_a_code_can_describe(bits, described):
     spread = np.array([4, 4, 1.5, 1, 0.1, 0.01])
     rows = (rng.normal(size=(5000, 6)) * spread) @ rotation + 30
     space = leading_axes(rows.astype(np.float32), bits)
-    assert len(space.axes) == min(6, max(1, round(1.5 * described)))
+    assert len(space.axes) == min(6, max(1, 2 * described))
     np.testing.assert_allclose(space.axes @ space.axes.T, np.eye(len(space.axes)), atol=1e-5)
     flat = space.project(rows.astype(np.float32))
     np.testing.assert_allclose(flat.mean(axis=0), 0, atol=1e-3)
