@@ -80,13 +80,18 @@ def rows_of(spec: str) -> Rows:
     return Rows(open_source(spec))
 
 
-def as_dask_array(source: VectorSource, chunk_rows: int = BATCH_ROWS) -> Any:
-    """The source as a Dask array (rows, dimension) whose chunks are row ranges."""
+def as_dask_array(source: VectorSource, chunk_rows: int | Sequence[int] = BATCH_ROWS) -> Any:
+    """The source as a Dask array (rows, dimension) whose chunks are row ranges.
+
+    chunk_rows : rows of every chunk, or of each: Dask reads whole chunks, also to give a part of one.
+    """
     import dask.array as da
+
+    lengths = min(chunk_rows, source.rows) if isinstance(chunk_rows, int) else tuple(chunk_rows)
 
     return da.from_array(
         Rows(source),
-        chunks=(min(chunk_rows, source.rows), source.dimension),
+        chunks=(lengths, source.dimension),
         name=False,
         asarray=False,
         fancy=False,

@@ -24,7 +24,7 @@ from aggtree.engine.params import AnnealingParams
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.streams import as_dask_array, invalid_rows, read_in_order
 from aggtree.jobs.tasks import single_threaded_blas
-from aggtree.jobs.training_rows import Range, TrainingRows, training_rows
+from aggtree.jobs.training_rows import Range, TrainingRows, cut_at, training_rows
 from aggtree.storage.dictionary_file import load_state, save_dictionaries, save_state
 from aggtree.storage.vector_source import VectorSource
 
@@ -176,7 +176,7 @@ class _Training:
 
     def read(self, ranges: Sequence[Range]) -> Iterator[NDArray[Any]]:
         """The usable rows of each range, in order."""
-        array = as_dask_array(self.source, self.job.batch_rows)
+        array = as_dask_array(self.source, cut_at(ranges, self.source.rows))
         for (first, _), batch in zip(ranges, read_in_order(array, ranges, self.ahead), strict=True):
             wrong = invalid_rows(self.source.spec, batch, first, allowed=self.job.skip_invalid)
             yield np.delete(batch, wrong, axis=0) if len(wrong) else batch

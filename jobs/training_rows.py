@@ -6,7 +6,9 @@ on, no row is in both. What the first dictionary leaves of rows it has learned i
 trained on that would not suit the rest of the source.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 FIRST_ROWS_PER_WORD = 60
 """Rows from which a wide first dictionary learns each of its words, where training may read so many.
@@ -38,7 +40,7 @@ def training_rows(rows: int, batch_rows: int, train_rows: int, words: int) -> Tr
     size = distinct[0][1] - distinct[0][0]
     wanted = first_rows(words, size, len(distinct))
     length = -(-wanted // len(distinct))
-    cells = -(-rows // size)
+    cells = rows // size
     starts = [start for start, _ in distinct]
     if cells >= 2 * len(distinct):
         starts = [number * cells // len(distinct) * size for number in range(len(distinct))]
@@ -50,17 +52,24 @@ def first_rows(words: int, batch_rows: int, batches: int) -> int:
     return min(max(FIRST_ROWS_PER_WORD * words, batch_rows), batches * batch_rows)
 
 
+def cut_at(ranges: Sequence[Range], rows: int) -> list[int]:
+    """Lengths of the pieces into which the bounds of these ranges cut a source."""
+    bounds = sorted({0, rows}.union(*ranges))
+    return [later - earlier for earlier, later in pairwise(bounds)]
+
+
 def batch_ranges(rows: int, batch_rows: int, total: int) -> list[Range]:
     """Row ranges of batches until `total` rows are read: evenly spread, or all rows over and over.
 
-    Batches have the same size, so the last of a pass starts earlier where the rows do not divide evenly. They
-    start at multiples of it, as the chunks of many sources do.
+    Batches have the same size and start at multiples of it, as the chunks of many sources do; but the last of
+    a pass over all rows starts earlier where they do not divide evenly.
     """
     batch_rows = min(batch_rows, rows)
     per_pass = -(-rows // batch_rows)
     count = max(1, -(-total // batch_rows))
     if count < per_pass:
-        places = [(2 * number + 1) * per_pass // (2 * count) for number in range(count)]
+        whole = rows // batch_rows
+        places = [(2 * number + 1) * whole // (2 * count) for number in range(count)]
     else:
         places = [number % per_pass for number in range(count)]
     starts = [min(place * batch_rows, rows - batch_rows) for place in places]
