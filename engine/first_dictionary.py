@@ -96,9 +96,9 @@ def _lay_out(words: NDArray[np.float32], labels: NDArray[np.int64], count: int) 
     )
 
 
-def word_chooser(words: NDArray[np.float32]) -> Chooser:
-    """The way to assign words that suits their number."""
-    return NearestWord(words) if len(words) <= EXACT_WORDS else TwoStage(words)
+def word_chooser(words: NDArray[np.float32], probes: int = PROBES) -> Chooser:
+    """The way to assign words that suits their number; `probes` groups are looked at when there are any."""
+    return NearestWord(words) if len(words) <= EXACT_WORDS else TwoStage(words, probes)
 
 
 def learn_first_dictionary(rows: Rows, size: int, rng: np.random.Generator) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ from aggtree.storage.vector_source import VectorSource
 SAMPLE_ROWS = 2000
 CODE_ROWS = 200_000
 TRAIN_FACTOR = 1.7  # a training row against an encoded one: statistics, the solver, the guard's second look
-FIRST_FACTOR = 1.3  # a row of the first dictionary's passes against choosing its word: reading, sums
+FIRST_FACTOR = 0.9  # a row of the first dictionary's passes against choosing its word: most look at less
 FIRST_BATCH_FACTOR = 15.0  # the first batch is annealed in about that many rounds
 STITCH_BYTES_PER_SECOND = 400e6
 
