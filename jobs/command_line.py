@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from aggtree.jobs import build_commands, search_commands
+from aggtree.jobs import build_commands, search_commands, tune_command
 from aggtree.jobs.command_options import json_option, progress_for
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.version import __version__
@@ -53,6 +53,7 @@ for command in (
     build_commands.tree,
     search_commands.search,
     search_commands.exact,
+    tune_command.tune,
 ):
     cli.add_command(command)
 

@@ -16,6 +16,7 @@ from aggtree.jobs.progress import format_time
 from aggtree.jobs.search_job import SearchReport
 from aggtree.storage.index_reader import Index
 from aggtree.storage.range_search import RangeAnswer
+from aggtree.storage.tuning import TunedPoint, read_tuning
 from aggtree.storage.verify import Damage
 
 
@@ -23,7 +24,8 @@ def _print_json(record: dict[str, Any]) -> None:
     click.echo(json.dumps(record, default=str))
 
 
-def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on the terminal; numbers stand at the right."""
     from rich.console import Console
     from rich.table import Table
 
@@ -68,7 +70,7 @@ def show_stage(stage: str, result: BuildResult, *, as_json: bool) -> None:
 
 
 def _show_stages(result: BuildResult) -> None:
-    _print_table(
+    print_table(
         "",
         ("stage", "time", "memory projected", "measured"),
         (
@@ -91,7 +93,7 @@ def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
         f"dictionaries {_sizes(recipe.words)}, beam {recipe.beam}, {recipe.train_rows:,} rows of training, "
         f"buckets of {recipe.bucket}"
     )
-    _print_table(
+    print_table(
         "",
         ("stage", "tasks", "rows each", "at once", "memory", "time"),
         (
@@ -125,6 +127,8 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
     click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{rerank}{allowed}")
     if report.recall:
         click.echo("  ".join(f"R@{rank} {value:.4f}" for rank, value in report.recall.items()))
+    if report.found is not None:
+        click.echo(f"of the true {report.k} nearest, found {report.found:.4f}")
     click.echo(f"one by one: p50 {report.p50:.3f} ms, p99 {report.p99:.3f} ms")
     threads = f"{report.threads} threads" if report.threads > 1 else "1 thread"
     click.echo(f"as a batch: {report.batch:.3f} ms per query on {threads}")
@@ -171,11 +175,16 @@ def show_info(index: Index, *, as_json: bool) -> None:
         click.echo(f"codes at {manifest.codes.location}, {size:,} bytes, not needed by queries")
     if manifest.own_ids:
         click.echo("ids are the user's own")
+    for k, points in _tuned_points(index).items():
+        ends = " to ".join(
+            f"recall {p.recall:.3f} at {p.milliseconds:.3f} ms" for p in (points[0], points[-1])
+        )
+        click.echo(f"tuned for k {k}: {ends}")
     click.echo(f"vectors for exact distances: {manifest.vectors or 'an array, to be named'}")
     parameters = dict(manifest.parameters)
     click.echo(f"dictionaries {_sizes(manifest.words)}; made by aggtree {manifest.made_by}")
     click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))
-    _print_table(
+    print_table(
         "",
         ("part", "bytes", "bytes per vector"),
         [
@@ -183,7 +192,7 @@ def show_info(index: Index, *, as_json: bool) -> None:
             ("total", f"{sum(parts.values()):,}", f"{sum(parts.values()) / index.rows:.2f}"),
         ],
     )
-    _print_table(
+    print_table(
         "",
         ("level", "nodes", "leaves", "leaves in all"),
         (
@@ -193,6 +202,11 @@ def show_info(index: Index, *, as_json: bool) -> None:
             )
         ),
     )
+
+
+def _tuned_points(index: Index) -> dict[int, tuple[TunedPoint, ...]]:
+    tuning = read_tuning(index.path, index.manifest.build)
+    return tuning.points if tuning else {}
 
 
 def show_damages(index: Path, damages: Sequence[Damage], *, as_json: bool) -> None:

@@ -53,6 +53,18 @@ def _within(_context: object, _parameter: object, text: str | None) -> range | s
     metavar="R",
     help="All answers within this distance instead of the k nearest, written to a .npz file.",
 )
+@click.option(
+    "--recall",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="The fastest search that finds so much, as measured by `tune` for this k.",
+)
+@click.option(
+    "--time-ms",
+    type=float,
+    metavar="MS",
+    help="The search that finds most in this time, as measured by `tune`.",
+)
 @click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
 @json_option
@@ -67,6 +79,8 @@ def search(
     rerank: int | None,
     within: range | str | None,
     radius: float | None,
+    recall: float | None,
+    time_ms: float | None,
     vectors: str | None,
     threads: int,
     as_json: bool,
@@ -83,6 +97,7 @@ def search(
       aggtree search sift.index query.bvecs -k 10 --rerank 100 --out answers.npy
       aggtree search sift.index query.bvecs -k 10 --within 0:50000
       aggtree search sift.index query.bvecs --radius 200 --rerank 100 --out near.npz
+      aggtree search sift.index query.bvecs -k 10 --recall 0.95
     """
     from aggtree.engine.params import SearchParams
     from aggtree.jobs import reports, search_job
@@ -102,12 +117,15 @@ def search(
             reports.show_ranges(found, milliseconds, out, as_json=as_json)
             return
         truth = search_job.load_truth(ground_truth, len(block)) if ground_truth else None
+        params, candidates = SearchParams(limits=limits), rerank or 0
+        if recall is not None or time_ms is not None:
+            params, candidates = opened.tuned(k, params, candidates, recall, time_ms)
         answer, report = search_job.run_queries(
             opened,
             block,
             k=k,
-            params=SearchParams(limits=limits),
-            rerank=rerank or 0,
+            params=params,
+            rerank=candidates,
             within=within,
             threads=threads,
             truth=truth,

@@ -31,6 +31,7 @@ class SearchReport:
 
     recall : R@r by r, the fraction of queries whose true nearest neighbour is among the first r answers;
         empty without ground truth.
+    found : mean share of the true k nearest among the k answers; None when so many are not known.
     p50, p99 : of queries sent one by one, on one thread.
     batch : per query, all queries in one call on `threads` threads.
     nodes, leaves : visited per query, on average.
@@ -50,6 +51,7 @@ class SearchReport:
     leaves: float
     rerank: int = 0
     allowed: int | None = None
+    found: float | None = None
 
 
 def read_queries(spec: str | os.PathLike[str], dimension: int) -> NDArray[Any]:
@@ -111,6 +113,7 @@ def run_queries(
         leaves=float(counts.leaves.mean()),
         rerank=rerank,
         allowed=None if allowed is None else allowed.count,
+        found=None if truth is None or truth.shape[1] < k else share_found(answer.ids, truth[:, :k]),
     )
 
 
@@ -123,6 +126,12 @@ def recall_at(
         for rank in ranks
         if rank <= found.shape[1]
     }
+
+
+def share_found(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
+    """Mean share of each query's true neighbours (q, k) among its answers (q, c)."""
+    hits = [np.isin(true, ids).sum() for ids, true in zip(found, truth, strict=True)]
+    return float(np.mean(hits) / truth.shape[1])
 
 
 def load_truth(spec: str | os.PathLike[str], queries: int) -> NDArray[np.int64]:

@@ -8,7 +8,6 @@ every range they read to the arrays, so damaged data gives wrong answers and nev
 
 import mmap
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,30 +16,26 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
-from aggtree.engine.filter import Filter
-from aggtree.engine.params import SearchParams
-from aggtree.engine.search import Answer, SearchCounts, Searcher
+from aggtree.engine.search import Searcher
 from aggtree.engine.tree import Tree, norm_steps
 from aggtree.storage.atomic import explained
 from aggtree.storage.dictionary_file import load_dictionaries
-from aggtree.storage.errors import DiskError, IndexFormatError, SourceError
-from aggtree.storage.filtered_search import FilteredSearch, Within, make_filter
+from aggtree.storage.errors import DiskError, IndexFormatError
 from aggtree.storage.first_groups import groups_record, load_first_groups
 from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, FIRST_GROUPS, OWN_IDS, TREE
+from aggtree.storage.index_search import IndexSearch
 from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
-from aggtree.storage.own_ids import to_own_ids
-from aggtree.storage.range_search import RangeAnswer, RangeSearch, largest_error
-from aggtree.storage.raw_vectors import RawVectors, Vectors, open_raw_vectors
+from aggtree.storage.raw_vectors import Vectors
 
 OPEN_ATTEMPTS = 20
 POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14, which Python's mmap does not name."""
 
 
-class Index:
+class Index(IndexSearch):
     """An open index. It may be searched from several threads; parameters belong to a call, never to it.
 
     vectors : where the vectors are that it was built from, if not where they were; looked at now if given,
@@ -48,16 +43,11 @@ class Index:
     """
 
     def __init__(self, path: Path, manifest: Manifest, vectors: Vectors | None = None) -> None:
-        self.path = path
-        self.manifest = manifest
-        self._raw = None if vectors is None else open_raw_vectors(path, manifest, vectors)
-        self._raw_missing = False
-        self._error: float | None = None
-        self._raw_lock = threading.Lock()
+        super().__init__(path, manifest, vectors)
         wanted = [manifest.file(DICTIONARIES), *(manifest.tree_file(spec.name) for spec in ARRAYS)]
         check_files(path, [*wanted, *([manifest.file(OWN_IDS)] if manifest.own_ids else [])])
         self._maps: list[mmap.mmap] = []
-        self.own_ids: NDArray[np.int64] | None = self._map_own_ids() if manifest.own_ids else None
+        self.own_ids = self._map_own_ids() if manifest.own_ids else None
         arrays = {record.path.rpartition("/")[2]: self._map(record) for record in wanted[1:]}
         if sum(len(pages) for pages in self._maps) > _physical_memory() // 2:
             # Reading ahead warms a tree that fits into memory within some queries. Of a larger one it
@@ -66,7 +56,7 @@ class Index:
                 with suppress(OSError):
                     pages.madvise(mmap.MADV_RANDOM)
         dictionaries, norm_ranges = self._load_dictionaries()
-        self._searcher: Searcher | None = _searcher(path, manifest, arrays, dictionaries, norm_ranges)
+        self._searcher = _searcher(path, manifest, arrays, dictionaries, norm_ranges)
 
     @property
     def rows(self) -> int:
@@ -84,13 +74,6 @@ class Index:
         return self.manifest.layout
 
     @property
-    def searcher(self) -> Searcher:
-        """What answers the queries; ValueError after `close`."""
-        if self._searcher is None:
-            raise ValueError(f"{self.path}: the index is closed")
-        return self._searcher
-
-    @property
     def tree(self) -> Tree:
         """The tree's arrays, read-only."""
         return self.searcher.tree
@@ -99,104 +82,6 @@ class Index:
     def dictionaries(self) -> Dictionaries:
         """The dictionaries of the codes."""
         return self.searcher.dictionaries
-
-    @property
-    def raw_vectors(self) -> RawVectors:
-        """The vectors the index was built from; SourceError when they are gone or have changed."""
-        with self._raw_lock:
-            if self._raw is None:
-                self._raw = open_raw_vectors(self.path, self.manifest, None)
-            return self._raw
-
-    def search(
-        self,
-        queries: ArrayLike,
-        k: int = 100,
-        params: SearchParams | None = None,
-        threads: int = 1,
-        *,
-        rerank: int = 0,
-        within: Within | None = None,
-        radius: float | None = None,
-    ) -> Answer:
-        """Find the k nearest vectors of one query (d,) or several (q, d).
-
-        Returns ids (q, k) int64, row numbers or the user's own, and squared distances (q, k) float32 to the
-        vectors' reconstructions, nearest first; where fewer than k were found, -1 and inf.
-        rerank : so many candidates, k at least, are compared with the vectors themselves; the distances are
-            then exact, and equal ones are ordered by id. 0 for none.
-        within : answers come from these rows only: a boolean array over rows, a range or an array of ids, a
-            .npy file of either, or what `filter` made of them. Few rows are compared one by one, with the
-            vectors themselves if they are there.
-        radius : answers whose squared distance is above radius² are left out; see `range_search` for all.
-        """
-        if rerank == 0 and self.own_ids is None and within is None and radius is None:
-            return self.searcher.search(queries, k, params, threads)
-        found, _ = self.search_with_counts(
-            queries, k, params, threads, rerank=rerank, within=within, radius=radius
-        )
-        return found
-
-    def search_with_counts(
-        self,
-        queries: ArrayLike,
-        k: int = 100,
-        params: SearchParams | None = None,
-        threads: int = 1,
-        *,
-        rerank: int = 0,
-        within: Within | None = None,
-        radius: float | None = None,
-    ) -> tuple[Answer, SearchCounts]:
-        """The same, and how many nodes and leaves each query scored."""
-        if rerank and rerank < k:
-            raise ValueError(f"rerank {rerank}: expected k ({k}) or more, or 0 for none")
-        exact = False
-        if within is None:
-            found, counts = self.searcher.search_with_counts(queries, rerank or k, params, threads)
-        else:
-            raw = self.raw_vectors if rerank else self._raw_if_there()
-            search = FilteredSearch(searcher=self.searcher, raw=raw)
-            found, counts, exact = search.search(queries, rerank or k, params, threads, self.filter(within))
-            found = Answer(found.ids[:, :k], found.distances[:, :k]) if exact else found
-        if rerank and not exact:
-            found = self.raw_vectors.rank(queries, found.ids, k, threads)
-        if radius is not None:
-            outside = found.distances > np.float32(radius**2)
-            found = Answer(np.where(outside, -1, found.ids), np.where(outside, np.inf, found.distances))
-        if self.own_ids is not None:
-            found = Answer(to_own_ids(self.own_ids, found.ids), found.distances)
-        return found, counts
-
-    def range_search(
-        self,
-        queries: ArrayLike,
-        radius: float,
-        params: SearchParams | None = None,
-        threads: int = 1,
-        *,
-        rerank: bool = False,
-        within: Within | None = None,
-    ) -> RangeAnswer:
-        """Find all vectors in reach whose squared distance to a query is at most radius².
-
-        Distances are to the vectors' reconstructions, so vectors near the radius may be missed or wrongly
-        found. rerank : compare with the vectors themselves, which is exact for all that is in reach.
-        """
-        search = RangeSearch(
-            searcher=self.searcher,
-            raw=self.raw_vectors if rerank else None,
-            error=self._largest_error() if rerank else 0.0,
-        )
-        allowed = None if within is None else self.filter(within)
-        found = search.search(queries, radius, params, threads, allowed)
-        if self.own_ids is not None:
-            found = found._replace(ids=to_own_ids(self.own_ids, found.ids))
-        return found
-
-    def filter(self, within: Within) -> Filter:
-        """A set of rows made ready for `search(within=...)`, worth it when many calls share it."""
-        return make_filter(within, self.manifest.source_rows, self.own_ids)
 
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
@@ -226,9 +111,7 @@ class Index:
         self._searcher = None
         self._maps = []
         self.own_ids = None
-        if self._raw is not None:
-            self._raw.close()
-            self._raw = None
+        self.close_vectors()
 
     def __enter__(self) -> Self:
         return self
@@ -261,22 +144,6 @@ class Index:
             os.close(descriptor)
         self._maps.append(pages)
         return np.frombuffer(pages, record.dtype, record.length)
-
-    def _raw_if_there(self) -> RawVectors | None:
-        """The vectors the index was built from, or None; looked for once."""
-        if self._raw is None and self._raw_missing:
-            return None
-        try:
-            return self.raw_vectors
-        except SourceError:
-            self._raw_missing = True
-            return None
-
-    def _largest_error(self) -> float:
-        """How far vectors are from their reconstructions; measured once."""
-        if self._error is None:
-            self._error = largest_error(self.searcher, self.raw_vectors)
-        return self._error
 
     def _map_own_ids(self) -> NDArray[np.int64]:
         """The user's id of each row."""

@@ -1,0 +1,83 @@
+"""Whether tuning keeps its promise: tuned on half of the queries, asked with the other half.
+
+    python -m bench tuning --data DIR [--prefix photosift500k] [--index DIR]
+
+DIR holds PREFIX_base, PREFIX_query (bvecs) and PREFIX_groundtruth.ivecs.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import aggtree
+from aggtree.jobs.progress import make_progress
+from aggtree.jobs.search_job import share_found
+from aggtree.jobs.tune_job import Questions, tune
+from aggtree.storage.vector_source import read_ground_truth
+from bench import record
+from bench.data_sets import read_vectors
+
+KS = (1, 10)
+TARGETS = (0.7, 0.8, 0.9, 0.95, 0.98)
+SINGLE = 300
+
+
+def single_ms(index: aggtree.Index, queries: np.ndarray, k: int, recall: float) -> float:
+    taken = []
+    for query in queries[:SINGLE]:
+        began = time.perf_counter()
+        index.search(query, k, recall=recall)
+        taken.append(time.perf_counter() - began)
+    return 1e3 * float(np.median(taken))
+
+
+def largest_differences(points: list[dict[str, Any]]) -> dict[str, float]:
+    """By k. A recall r of one neighbour is known from q queries to ± √(r (1 - r) / q) only."""
+    differences = [(point["k"], abs(point["recall"] - point["held_out_recall"])) for point in points]
+    return {f"k {k}": max(difference for other, difference in differences if other == k) for k in KS}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench tuning", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--prefix", default="photosift500k")
+    parser.add_argument("--memory", default="1GiB")
+    parser.add_argument("--index", type=Path, help="keep the index here; used again when it is there")
+    options = parser.parse_args(arguments)
+    source = options.data / f"{options.prefix}_base.bvecs"
+    queries = read_vectors(options.data, options.prefix, "query")
+    truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")
+    points = []
+    with tempfile.TemporaryDirectory() as folder:
+        built = options.index if options.index and options.index.exists() else None
+        place = built or aggtree.build(source, options.index or f"{folder}/index", memory=options.memory).path
+        with aggtree.open(place, vectors=source) as index, threadpool_limits(1), make_progress(False) as bar:
+            for k in KS:
+                began = time.perf_counter()
+                measured = tune(
+                    index, Questions(queries=queries[::2], truth=truth[::2]), k, rerank=True, progress=bar
+                )
+                seconds = time.perf_counter() - began
+                for target in TARGETS:
+                    if measured[-1].recall < target:
+                        continue
+                    point = index.tuning.choose(k, target, None)
+                    found = share_found(index.search(queries[1::2], k, recall=target).ids, truth[1::2, :k])
+                    points.append(
+                        {
+                            "k": k,
+                            "target": target,
+                            **point.to_json(),
+                            "held_out_recall": found,
+                            "held_out_ms": single_ms(index, queries[1::2], k, target),
+                            "tuning_seconds": seconds,
+                        }
+                    )
+    parameters = {"prefix": options.prefix, "queries": len(queries)}
+    record.write("tuning", parameters, {"points": points, "largest_difference": largest_differences(points)})
+    return 0
