@@ -6,7 +6,8 @@ Vectors are generated once into DIR/base.bvecs, so that reading is reading a fil
 the generated source itself, whose computation counts as reading. Encoding: rows per second of the bare
 kernel on rows in memory, one thread of one process, beside the tasks of a job, which read the file, encode,
 write shards and record them, in threads and on a local Dask cluster. All are timed in turns and the best
-turn of each counts, so that noise hits all alike. Training: seconds of the stage beside those of the same
+turn of each counts, so that noise hits all alike; the processor time of all processes together is told too,
+which a busy machine changes less. Training: seconds of the stage beside those of the same
 calls on rows in memory, without reading, Dask and checkpoints.
 """
 
@@ -17,10 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeVar
 from unittest import mock
 
 import numpy as np
+import psutil
 
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.encoding import Encoder
@@ -41,6 +43,8 @@ from aggtree.storage.vector_source import VectorSource, open_source
 from bench import record
 
 BARS = {"scaling": 1.8, "overhead": 0.10, "train_overhead": 0.10}
+Measured = TypeVar("Measured")
+
 KERNEL_ROWS = 300_000
 LEARN_ROWS = 5_000
 BLOCK_ROWS = 100_000
@@ -82,6 +86,35 @@ def written_file(folder: Path, rows: int) -> Path:
     return path
 
 
+class Cost(NamedTuple):
+    """Seconds of time and of processors, of one row."""
+
+    time: float
+    processors: float
+
+
+class Stopwatch:
+    """Context manager: the time its block takes, and that of the processors in this process tree."""
+
+    def __enter__(self) -> Self:
+        self._began, self._busy = time.perf_counter(), _processor_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.busy = _processor_seconds() - self._busy
+
+    def cost(self, rows: int) -> Cost:
+        return Cost(self.seconds / rows, self.busy / rows)
+
+
+def _processor_seconds() -> float:
+    """Of this process and its descendants; none of them ends while a job is measured."""
+    this = psutil.Process()
+    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
+    return sum(spent.user + spent.system for spent in times)
+
+
 class Encoding:
     """The encode stage of one source, by any executor, into shards that are thrown away."""
 
@@ -95,28 +128,27 @@ class Encoding:
             learner.fit(source.read(0, min(LEARN_ROWS, self.rows)))
         save_dictionaries(self.dictionaries, learner.dictionaries, learner.norm_ranges)
 
-    def kernel_rate(self) -> float:
-        """Rows per second of the bare kernel."""
+    def kernel(self) -> Cost:
+        """The bare kernel."""
         with open_source(self.spec) as source:
             rows = source.read(0, min(KERNEL_ROWS, self.rows))
         encoder = Encoder(load_dictionaries(self.dictionaries)[0], self.options.beam)
         with single_threaded_blas():
             encoder.encode(rows[:1000])
-            began = time.perf_counter()
-            encoder.encode(rows)
-            return len(rows) / (time.perf_counter() - began)
+            with Stopwatch() as watch:
+                encoder.encode(rows)
+        return watch.cost(len(rows))
 
-    def job_rate(self, executor: Executor) -> float:
-        """Rows per second of the stage, recording and the memory meter included."""
+    def job(self, executor: Executor) -> Cost:
+        """The stage, recording and the memory meter included."""
         place = Path(tempfile.mkdtemp(dir=self.folder))
         try:
             job = start_job(place / "index", {}, {"rows": self.rows})
             tasks = self.tasks(place / "codes.zarr")
-            began = time.perf_counter()
-            with MemoryMeter():
+            with Stopwatch() as watch, MemoryMeter():
                 for task, outcome in executor.run("encode", encode_shard, tasks, Progress()):
                     job.record_done("encode", task.number, outcome.value)
-            return self.rows / (time.perf_counter() - began)
+            return watch.cost(self.rows)
         finally:
             shutil.rmtree(place)
 
@@ -144,19 +176,22 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.work)))
         encoding = Encoding(options, spec, folder)
-        encoding.job_rate(InProcess(1))  # compiles the kernels, or each worker would
+        encoding.job(InProcess(1))  # compiles the kernels, or each worker would
         clusters = {count: stack.enter_context(local_cluster(count)) for count in (1, 2)}
         for cluster in clusters.values():
-            encoding.job_rate(cluster)  # loads the kernels
-        measures: dict[str, Callable[[], float]] = {"kernel": encoding.kernel_rate}
+            encoding.job(cluster)  # loads them
+        measures: dict[str, Callable[[], Cost]] = {"kernel": encoding.kernel}
         for count in (1, 2):
-            measures[f"threads_{count}"] = lambda count=count: encoding.job_rate(InProcess(count))
-            measures[f"cluster_{count}"] = lambda count=count: encoding.job_rate(clusters[count])
-        rates = {name: max(turn) for name, turn in _turns(measures, options.rounds).items()}
+            measures[f"threads_{count}"] = lambda count=count: encoding.job(InProcess(count))
+            measures[f"cluster_{count}"] = lambda count=count: encoding.job(clusters[count])
+        turns = _turns(measures, options.rounds)
+    rates = {name: 1 / min(cost.time for cost in costs) for name, costs in turns.items()}
+    busy = {name: min(cost.processors for cost in costs) for name, costs in turns.items()}
     return {
         "rates": rates,
         "scaling": {kind: rates[f"{kind}_2"] / rates[f"{kind}_1"] for kind in ("threads", "cluster")},
         "overhead": {kind: 1 - rates[f"{kind}_1"] / rates["kernel"] for kind in ("threads", "cluster")},
+        "processor_overhead": {name: busy[name] / busy["kernel"] - 1 for name in busy if name != "kernel"},
     }
 
 
@@ -206,9 +241,9 @@ def _in_memory_seconds(options: argparse.Namespace, source: VectorSource, folder
         return _train_seconds(options, source, folder) - sum(reading)
 
 
-def _turns(measures: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def _turns(measures: dict[str, Callable[[], Measured]], rounds: int) -> dict[str, list[Measured]]:
     """Each measurement once per turn."""
-    found: dict[str, list[float]] = {name: [] for name in measures}
+    found: dict[str, list[Measured]] = {name: [] for name in measures}
     for _ in range(rounds):
         for name, measure in measures.items():
             found[name].append(measure())

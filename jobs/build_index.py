@@ -156,9 +156,11 @@ def run_build(
     """Start or continue a build and run it to its end, or to the end of training."""
     from aggtree.jobs.code_place import check_built_place, checked_place, move_codes
     from aggtree.jobs.own_ids import copy_ids, input_fingerprint
+    from aggtree.jobs.warm_up import compile_source_kernels
 
     began = time.monotonic()
     codes = checked_place(options.codes)
+    compile_source_kernels(source)
     fingerprint = input_fingerprint(source, ids)
     with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
         manifest = _committed(index, build_id(recipe.to_json(), fingerprint))
@@ -318,7 +320,7 @@ def _stages(
             f"{job.index}: {job.source['rows']:,} rows, memory {format_size(plan.projected)} projected "
             f"of {format_size(plan.allowed)} allowed, {_workers(plan)}"
         )
-        compile_kernels(recipe, job.source, None if source is None else source.spec, progress)
+        compile_kernels(recipe, job.source, progress)
         meter.take_stage_peak()
         stages = Stages(
             job=job,

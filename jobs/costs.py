@@ -16,8 +16,9 @@ from aggtree.jobs.memory import MIB
 
 DRIVER_BYTES = 220 * MIB  # this process with all libraries and kernels; 100 MiB are pages of libraries
 CLUSTER_BYTES = 14 * MIB  # a scheduler inside this process, and its helper process
-WORKER_BYTES = 126 * MIB  # one spawned worker, without the pages of libraries it shares
-COMPILE_BYTES = 380 * MIB  # this process and the one that compiles the kernels, before anything else runs
+WORKER_BYTES = 108 * MIB  # one spawned worker, without the pages of libraries it shares
+STRANGER_BYTES = 226 * MIB  # a worker of an existing cluster, wherever it is
+COMPILE_BYTES = 420 * MIB  # this process and the one that compiles the kernels, before anything else runs
 REMOTE_BYTES = 48 * MIB  # libraries of an object store, in each process
 BLOCK_BYTES = 8 * MIB  # rows that encoding reads at once, in their own dtype
 SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted size

@@ -24,6 +24,8 @@ from aggtree.storage.errors import JobError
 
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 300.0  # how long a job waits for a cluster that has lost all its workers
+# A hundred looks a second at what each thread is doing cost time, and memory to remember them.
+CLUSTER_SETTINGS = {"distributed.comm.timeouts.connect": "60s", "distributed.worker.profile.enabled": False}
 LOOP_SECONDS = 120.0  # how long a stalled machine may take to start a thread
 
 
@@ -314,7 +316,7 @@ def _start_local_cluster(workers: int) -> DaskExecutor:
     with ExitStack() as failing:
         failing.push(stack)
         stack.enter_context(hidden_main())
-        stack.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "60s"}))
+        stack.enter_context(dask.config.set(CLUSTER_SETTINGS))
         loop = stack.enter_context(event_loop())
         cluster = stack.enter_context(
             LocalCluster(

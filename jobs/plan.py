@@ -93,7 +93,8 @@ def _base(work: Workload, mode: Mode, workers: int) -> int:
     """All processes before they do anything."""
     if mode == "process":
         return _driver(work)
-    worker = costs.WORKER_BYTES + (costs.REMOTE_BYTES if work.remote else 0)
+    worker = costs.STRANGER_BYTES if mode == "scheduler" else costs.WORKER_BYTES
+    worker += costs.REMOTE_BYTES if work.remote else 0
     return _driver(work) + costs.CLUSTER_BYTES + workers * worker
 
 

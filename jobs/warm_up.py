@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from aggtree.jobs.recipe import Recipe
 from aggtree.jobs.tasks import versions
 from aggtree.storage.atomic import write_bytes
 from aggtree.storage.errors import AggtreeError
+from aggtree.storage.vector_source import VectorSource, open_source
 
 ROWS = 1200
 WIDE_WORDS = 300
@@ -32,30 +34,33 @@ MARK = "compiled-"
 _this_is_the_child = False
 
 
-def compile_kernels(recipe: Recipe, source: dict[str, Any], spec: str | None, progress: Progress) -> None:
-    """See to it that numba's cache holds the kernels of this build.
+def compile_source_kernels(source: VectorSource) -> None:
+    """See to it that numba's cache holds the kernels that compute rows, before the first row is asked for."""
+    if source.spec.startswith("synthetic:"):
+        _compile_in_child({"spec": source.spec}, Progress())
 
-    source : its fingerprint, for dimension and dtype.
-    spec : opens the source, whose rows may be computed by kernels too; None when they are not needed.
+
+def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Progress) -> None:
+    """See to it that numba's cache holds the kernels of a build.
+
+    fingerprint : of its source, for rows, dimension and dtype.
     """
+    facts = {name: fingerprint[name] for name in ("dimension", "dtype")}
+    wide_ids = int(fingerprint["rows"]) > 2**32
+    _compile_in_child(facts | {"recipe": _tiny(recipe).to_json(), "wide_ids": wide_ids}, progress)
+
+
+def _compile_in_child(order: dict[str, Any], progress: Progress) -> None:
+    """Let a child carry out `order`, unless that was done before."""
     if _this_is_the_child or not sys.executable:
         return
-    order = json.dumps(
-        {
-            "recipe": _tiny(recipe).to_json(),
-            "dimension": int(source["dimension"]),
-            "dtype": str(source["dtype"]),
-            "spec": spec if spec is not None and spec.startswith("synthetic:") else None,
-            "wide_ids": int(source["rows"]) > 2**32,
-        },
-        sort_keys=True,
-    )
-    mark = cache_directory() / f"{MARK}{_digest(order)}"
+    text = json.dumps(order, sort_keys=True)
+    mark = cache_directory() / f"{MARK}{_digest(text)}"
     if mark.exists():
         return
     progress.note("compiling the kernels, once for this machine")
     command = [sys.executable, "-c", "from aggtree.jobs.warm_up import main; main()"]
-    done = subprocess.run(command, input=order, text=True, capture_output=True, check=False)
+    done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
     if done.returncode == 0:  # otherwise this process compiles what it needs, with the memory that takes
         with suppress(AggtreeError):
             write_bytes(mark, b"")
@@ -90,19 +95,19 @@ def _sources() -> str:
 
 
 def main() -> None:
-    """Runs in the child: build a tiny index of the kind that the input describes."""
+    """Runs in the child: compute a row of the source, or build a tiny index, as the input says."""
     global _this_is_the_child  # noqa: PLW0603  (builds inside the child must not start children)
     _this_is_the_child = True
     order = json.loads(sys.stdin.read())
+    if "spec" in order:
+        open_source(order["spec"]).read(0, 1)
+        return
     recipe = Recipe.from_json(order["recipe"])
     rows = np.random.default_rng(0).integers(0, 100, (ROWS, order["dimension"])).astype(order["dtype"])
 
     from aggtree.jobs.build_index import RunOptions, run_build
     from aggtree.jobs.streams import as_source
-    from aggtree.storage.vector_source import open_source
 
-    if order["spec"]:
-        open_source(order["spec"]).read(0, 1)
     with TemporaryDirectory() as directory:
         index = Path(directory) / "index"
         run_build(as_source(rows), index, recipe, RunOptions(memory="1TiB", workers=0))

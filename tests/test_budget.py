@@ -37,7 +37,7 @@ def check(result: dict[str, Any], memory: str) -> None:
 
 @pytest.mark.parametrize(
     ("memory", "workers", "cluster_rows"),
-    [("440MiB", "0", 2**62), ("440MiB", "2", 2**62), ("800MiB", "2", 1)],
+    [("480MiB", "0", 2**62), ("480MiB", "2", 2**62), ("800MiB", "2", 1)],
     ids=["alone", "threads", "cluster"],
 )
 def test_a_small_build_keeps_within_its_budget(
