@@ -38,7 +38,7 @@ torture: $(VENV)/installed  ## builds killed 200 times at random and resumed, by
 faults: $(VENV)/installed  ## a full and a failing disk at every single operation of a build
 	$(LONG) faults
 
-damage: $(VENV)/installed  ## an index cut at every 4 KiB and 3,000 bits of it changed
+damage: $(VENV)/installed  ## indexes cut at every 4 KiB and 2,400 bits of them changed
 	$(LONG) damage
 
 fuzz: $(VENV)/installed  ## 100,000 spoiled files for all readers

@@ -294,7 +294,24 @@ def event_loop() -> Iterator[Any]:
 
 
 def local_cluster(workers: int) -> DaskExecutor:
-    """A cluster of `workers` spawned processes of one thread each, on this machine."""
+    """A cluster of `workers` spawned processes of one thread each, on this machine.
+
+    A worker that is killed before it has told its address leaves no cluster: another one is started.
+    """
+    attempts = 1
+    while True:
+        try:
+            return _local_cluster(workers)
+        except (RuntimeError, OSError) as error:
+            if attempts == ATTEMPTS:
+                reason = " ".join(str(error).split()) or type(error).__name__
+                raise JobError(
+                    f"worker processes do not start ({reason}): is there enough memory?"
+                ) from error
+            attempts += 1
+
+
+def _local_cluster(workers: int) -> DaskExecutor:
     executor = None
     try:
         with postponed_signals():

@@ -1,14 +1,8 @@
-"""Every reader of files, with a valid file for it and ways to spoil that file.
-
-Used by the short test and by the long one, which runs this module as a program of its own for each kind:
-
-    python fuzz_readers.py KIND COUNT SEED DIRECTORY
-"""
+"""Every reader of files, with a valid file for it and ways to spoil that file."""
 
 import faulthandler
 import json
 import resource
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +29,7 @@ from aggtree.storage.vector_source import open_source, read_ground_truth
 
 HEADER = 16
 MEMORY = 6 << 30
-HANG_SECONDS = 600
+HANG_SECONDS = 1800
 
 Random = np.random.Generator
 
@@ -247,13 +241,9 @@ def fuzz(kind: Kind, count: int, seed: int) -> int:
     return refused
 
 
-def main(name: str, count: int, seed: int, directory: Path) -> None:
-    kind = make_kinds(directory)[name]
+def fuzz_alone(kind: Kind, count: int, seed: int, report: Path) -> None:
+    """`fuzz` in a process of its own, with limits; how many were refused goes to the file `report`."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     faulthandler.enable()
-    faulthandler.dump_traceback_later(HANG_SECONDS + count // 20, exit=True)
-    print(json.dumps({"inputs": count, "refused": fuzz(kind, count, seed)}))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    report.write_text(str(fuzz(kind, count, seed)))

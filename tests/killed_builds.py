@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import small_builds
+from long_forms.builds import quick_builds
 
 from aggtree.jobs.build_index import build
 from aggtree.storage import atomic
@@ -42,8 +43,7 @@ class KillingDisk(atomic.Disk):
         return super().write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        self._check()
-        super().sync(descriptor)
+        self._check()  # and no more: a killed process does not need it
 
     def rename(self, source: Path, target: Path) -> None:
         self._check()
@@ -86,8 +86,13 @@ def main(source: str, index: str, seed: str, kills: str, name: str) -> None:
     options: dict[str, Any] = getattr(small_builds, name)
     with TemporaryDirectory() as directory:
         build(source, Path(directory) / "index", workers=0, **options)  # children inherit the loaded kernels
+    with quick_builds():
+        kill_and_finish(source, index, options, rng, int(kills))
+
+
+def kill_and_finish(source: str, index: str, options: dict[str, Any], rng: random.Random, kills: int) -> None:
     killed = 0
-    while killed < int(kills):
+    while killed < kills:
         if build_in_child(source, index, options, rng.randrange(150)):
             for path in sorted(Path(index).rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()

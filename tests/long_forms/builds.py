@@ -5,9 +5,11 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from small_builds import SMALL, contents, vectors
@@ -17,14 +19,29 @@ from aggtree.jobs.build_index import build
 
 # Two shards, two levels, one batch: few operations on the disk, so that each of them can be made to fail.
 TINY: dict[str, Any] = {
-    "words": (4, 4),
-    "beam": 2,
-    "train_rows": 200,
-    "batch_rows": 200,
+    "words": (2, 2),
+    "beam": 1,
+    "train_rows": 100,
+    "batch_rows": 100,
     "shard_rows": 150,
     "bucket": 4,
 }
 RECIPES = {"small": SMALL, "tiny": TINY}
+
+
+@contextmanager
+def quick_builds() -> Iterator[None]:
+    """Leave out what takes longer than a small build does.
+
+    Measuring memory looks at all processes of the machine, and collecting garbage at all that is loaded.
+    """
+    with mock.patch.object(memory, "tree_memory", lambda **_: 1):
+        gc.collect()
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
 
 
 class Place:
@@ -32,15 +49,11 @@ class Place:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        # Measuring memory takes longer than building does.
-        memory.tree_memory = lambda **_: 1
         self.sources = {"small": directory / "small.npy", "tiny": directory / "tiny.npy"}
         np.save(self.sources["small"], vectors())
         np.save(self.sources["tiny"], vectors(300, 4))
         self.references = {name: self.reference(name) for name in RECIPES}
-        # What was loaded until now need not be looked at by any child's garbage collection.
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # all that the first builds have loaded
 
     def reference(self, name: str, **changes: Any) -> dict[str, str]:
         """Name and digest of every file of an uninterrupted build."""
@@ -68,11 +81,14 @@ def start_child(action: Callable[[], object]) -> int:
     return child
 
 
+def status_of(child: int) -> int:
+    """Wait for a child: 0, its exit code, or less than 0 for the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def killed(child: int) -> bool:
     """Wait for a child: whether it was killed. SystemExit when it failed by itself."""
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    if os.waitstatus_to_exitcode(status) != 0:
+    code = status_of(child)
+    if code > 0:
         raise SystemExit("a build failed instead of being killed")
-    return False
+    return code < 0

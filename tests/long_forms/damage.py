@@ -17,7 +17,7 @@ from small_index import make_index, make_sample
 from aggtree.engine.params import TreeParams
 from aggtree.storage import first_groups
 
-FLIPS, LIES = 600, 300
+FLIPS, LIES = 400, 150
 SAMPLES = {
     "wide": lambda: make_sample(3000, (300, 7, 256, 16)),
     "narrow": lambda: make_sample(2000, (9, 256, 200), params=TreeParams(bucket=20, norm_bytes=2)),
@@ -25,7 +25,7 @@ SAMPLES = {
     "exact": lambda: make_sample(1500, (5, 8, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)),
     "grouped": lambda: make_sample(1500, (700, 5, 6), params=TreeParams(bucket=2)),
 }
-LARGE = {"large": lambda: make_sample(60_000, (1000, 60, 256, 16))}
+LARGE = {"large": lambda: make_sample(12_000, (1000, 60, 256, 16))}
 
 
 def damage(index: Path, name: str, seed: int, flips: int, lies: int) -> dict[str, int]:

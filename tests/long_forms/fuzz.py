@@ -1,11 +1,11 @@
-"""Spoiled files for every reader, each kind in a process of its own with limited memory."""
+"""Spoiled files for every reader, each kind in a forked process with limited memory."""
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import fuzz_readers
+
+from long_forms.builds import start_child, status_of
 
 INPUTS = 100_000
 
@@ -15,17 +15,15 @@ def run(place: Path, seed: int, inputs: int = INPUTS) -> dict[str, int]:
     kinds = fuzz_readers.make_kinds(place)
     share = -(-inputs // sum(kind.speed for kind in kinds.values()))
     total = {"readers": len(kinds), "inputs": 0, "refused": 0, "crashes, hangs or other errors": 0}
-    for number, (name, kind) in enumerate(kinds.items()):
-        directory = place / f"kind-{number}"
-        directory.mkdir()
-        command = [sys.executable, fuzz_readers.__file__, name, share * kind.speed, seed, directory]
-        result = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            print(f"{name}: {result.stderr[-3000:]}", file=sys.stderr, flush=True)
+    for name, kind in kinds.items():
+        count, report = share * kind.speed, place / "refused"
+        code = status_of(start_child(lambda: fuzz_readers.fuzz_alone(kind, count, seed, report)))  # noqa: B023
+        if code != 0:
+            print(f"{name}: ended with {code}", file=sys.stderr, flush=True)
             total["crashes, hangs or other errors"] += 1
             continue
-        for what, count in json.loads(result.stdout).items():
-            total[what] += count
+        total["inputs"] += count
+        total["refused"] += int(report.read_text())
     return total
 
 

@@ -29,17 +29,10 @@ from aggtree.storage.errors import AggtreeError
 from aggtree.storage.format import MANIFEST
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.verify import verify_index
-from long_forms.builds import RECIPES, Place, killed, start_child
+from long_forms.builds import RECIPES, Place, killed, quick_builds, start_child
 
-PLAN = {"operation": 100, "time": 60, "replacing": 30, "repairing": 15, "command": 12, "worker": 12}
+PLAN = {"operation": 110, "time": 60, "replacing": 20, "repairing": 8, "command": 6, "worker": 6}
 PATIENCE = 300
-
-
-class QuickKillingDisk(KillingDisk):
-    """Without real syncs, which a killed process does not need."""
-
-    def sync(self, descriptor: int) -> None:
-        self._check()
 
 
 class CountingDisk(atomic.Disk):
@@ -84,7 +77,7 @@ class Torture:
 
         def action() -> None:
             if operation >= 0:
-                atomic.disk = QuickKillingDisk(operation)
+                atomic.disk = KillingDisk(operation)
             self.prepared.build(name, self.index, **changes)
 
         child = start_child(action)
@@ -221,6 +214,7 @@ def _workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     return []
 
 
+@quick_builds()
 def run(place: Path, seed: int, plan: dict[str, int] | None = None) -> dict[str, int]:
     """Kill as often as planned; how often, and what came of it."""
     wanted = PLAN if plan is None else plan

@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 
 from aggtree.storage.index_reader import open_index
-from long_forms.builds import Place
+from long_forms.builds import Place, quick_builds
 from long_forms.one_reader import answer
 
 READERS, SECONDS, COMMITS = 8, 60, 20
 
 
+@quick_builds()
 def run(
     place: Path, seed: int, readers: int = READERS, seconds: float = SECONDS, commits: int = COMMITS
 ) -> dict[str, int]:
