@@ -1,6 +1,6 @@
 """What a job costs on top of its kernels: encoding with 1 and 2 workers, and reading while training.
 
-    python -m bench jobs --work DIR [--rows 2000000] [--train-rows 300000] [--rounds 3] [encode|train ...]
+    python -m bench jobs --work DIR [--rows 2000000] [--train-rows 500000] [--rounds 2] [encode|train ...]
 
 Vectors are generated once into DIR/base.bvecs, so that reading is reading a file; --generated also measures
 the generated source itself, whose computation counts as reading. Encoding: rows per second of the bare
@@ -58,10 +58,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shard-rows", type=int, default=100_000)
     parser.add_argument("--words", default="256x8")
     parser.add_argument("--beam", type=int, default=10)
-    parser.add_argument("--train-rows", type=int, default=300_000)
+    parser.add_argument("--train-rows", type=int, default=500_000)
     parser.add_argument("--batch-rows", type=int)
-    parser.add_argument("--anneal-rounds", type=int, default=AnnealingParams.rounds)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each measurement")
+    parser.add_argument("--anneal-rounds", type=int, default=5, help="of the first batch")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each measurement")
     parser.add_argument("--generated", action="store_true", help="measure the generated source too")
     options = parser.parse_args(arguments)
     options.what = options.what or ["encode", "train"]
@@ -139,16 +139,16 @@ class Encoding:
                 encoder.encode(rows)
         return watch.cost(len(rows))
 
-    def job(self, executor: Executor) -> Cost:
-        """The stage, recording and the memory meter included."""
+    def job(self, executor: Executor, most: int | None = None) -> Cost:
+        """The stage, or its first `most` tasks, recording and the memory meter included."""
         place = Path(tempfile.mkdtemp(dir=self.folder))
         try:
             job = start_job(place / "index", {}, {"rows": self.rows})
-            tasks = self.tasks(place / "codes.zarr")
+            tasks = self.tasks(place / "codes.zarr")[:most]
             with Stopwatch() as watch, MemoryMeter():
                 for task, outcome in executor.run("encode", encode_shard, tasks, Progress()):
                     job.record_done("encode", task.number, outcome.value)
-            return watch.cost(self.rows)
+            return watch.cost(sum(task.rows for task in tasks))
         finally:
             shutil.rmtree(place)
 
@@ -176,10 +176,10 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.work)))
         encoding = Encoding(options, spec, folder)
-        encoding.job(InProcess(1))  # compiles the kernels, or each worker would
+        encoding.job(InProcess(1), 1)  # compiles the kernels, or each worker would
         clusters = {count: stack.enter_context(local_cluster(count)) for count in (1, 2)}
-        for cluster in clusters.values():
-            encoding.job(cluster)  # loads them
+        for count, cluster in clusters.items():
+            encoding.job(cluster, count)  # loads them
         measures: dict[str, Callable[[], Cost]] = {"kernel": encoding.kernel}
         for count in (1, 2):
             measures[f"threads_{count}"] = lambda count=count: encoding.job(InProcess(count))

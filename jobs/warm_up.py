@@ -23,7 +23,7 @@ import aggtree.engine
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import Recipe
 from aggtree.jobs.tasks import versions
-from aggtree.storage.atomic import write_bytes
+from aggtree.storage.atomic import make_directory, write_bytes
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.vector_source import VectorSource, open_source
 
@@ -63,6 +63,7 @@ def _compile_in_child(order: dict[str, Any], progress: Progress) -> None:
     done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
     if done.returncode == 0:  # otherwise this process compiles what it needs, with the memory that takes
         with suppress(AggtreeError):
+            make_directory(mark.parent)
             write_bytes(mark, b"")
 
 
@@ -74,9 +75,14 @@ def _tiny(recipe: Recipe) -> Recipe:
 
 
 def cache_directory() -> Path:
-    """Where numba keeps the compiled kernels, if it may write there."""
+    """Where marks are kept: beside what numba compiled, or in the user's cache where that is not allowed."""
     configured = os.environ.get("NUMBA_CACHE_DIR")
-    return Path(configured or Path(aggtree.engine.__file__).parent / "__pycache__")
+    if configured:
+        return Path(configured)
+    package = Path(aggtree.engine.__file__).parent
+    if os.access(package, os.W_OK):
+        return package / "__pycache__"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aggtree"
 
 
 def _digest(order: str) -> str:

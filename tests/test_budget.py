@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_builds import SMALL_ARGUMENTS, vectors
 
-from aggtree.jobs.memory import parse_size
+from aggtree.jobs.memory import format_size, parse_size
 
 CODE = (
     "import sys; from aggtree.jobs import plan; plan.CLUSTER_ROWS = int(sys.argv.pop(1)); "
@@ -52,9 +52,13 @@ def test_a_small_build_keeps_within_its_budget(
 
 @pytest.mark.scale
 @pytest.mark.timeout(6 * 3600)
-def test_twenty_million_vectors_in_one_gibibyte(tmp_path: Path) -> None:
+def test_twenty_million_vectors_in_one_gibibyte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = "synthetic:sift?rows=20000000&seed=1"
     result = build_in_fresh_process(source, tmp_path / "index", "1GiB", cluster_rows=3_000_000)
+    with capsys.disabled():
+        print(f"\n20,000,000 rows in {result['seconds']:.0f} s, peak {format_size(result['peak'])}")
+        for stage in result["stages"]:
+            projected, peak = format_size(stage["projected"]), format_size(stage["peak"])
+            print(f"{stage['name']:7} {stage['seconds']:6.0f} s  projected {projected}, measured {peak}")
     check(result, "1GiB")
-    for stage in result["stages"]:
-        print(stage)
+    assert [stage["name"] for stage in result["stages"]] == ["train", "encode", "sort", "build", "stitch"]
