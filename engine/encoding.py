@@ -4,15 +4,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
-from aggtree.engine.distances import BLOCK_ROWS, as_rows, check_rows, panel_layout, products
+from aggtree.engine.distances import as_rows, check_rows, panel_layout, products
 from aggtree.engine.distances_kernels import Rows
 from aggtree.engine.encoding_kernels import NO_SCORE, Scratch, Tables, encode_rows
 from aggtree.engine.first_dictionary import word_chooser
 from aggtree.engine.params import MAX_BEAM
-from aggtree.engine.vector_instructions import CHUNK, LANES
+from aggtree.engine.vector_instructions import CHUNK, LANES, TILE_ROWS
 
 CHUNK_ROWS = 8192
 """Rows converted and checked at a time: the only copy of the data that is ever made."""
+
+BLOCK_ROWS = 64 * TILE_ROWS
+"""Rows that pass a level together. The tables of late levels do not fit the second cache: the more rows share
+one pass over them the better, as long as their products with the words do fit."""
 
 LARGEST_SUM = 2**15 - 1
 SCORE_LIMIT = NO_SCORE // 4

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
 from aggtree.engine.distances_kernels import Rows, copy_rows, multiply_rows
-from aggtree.engine.vector_instructions import LANES, count_at_most, lanes_at_most, lowest_bit, score_row
+from aggtree.engine.vector_instructions import (
+    LANES,
+    TILE_ROWS,
+    count_at_most,
+    lanes_at_most,
+    lowest_bit,
+    score_row,
+)
 
 NO_SCORE = 2**31 - 2
 
@@ -68,6 +75,8 @@ def selection_limit(minima: NDArray[np.int32], live: int, keep: int) -> int:
     low, high = int(minima[0]), int(minima[0])
     for i in range(live * LANES):
         low = min(low, int(minima[i]))
+    if keep == 1:
+        return min(low, NO_SCORE // 2)
     # The first paths are the best so far: their lanes alone give a limit that is high enough.
     for i in range((keep + LANES - 1) // LANES * LANES):
         high = max(high, int(minima[i]))
@@ -172,13 +181,14 @@ def encode_rows(rows: Rows, tables: Tables, scratch: Scratch, codes: NDArray[np.
     levels = len(tables.padded)
     for first in range(0, rows.shape[0], scratch.rows.shape[0]):
         count = copy_rows(rows, first, scratch.rows)
+        tall = (count + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
         live = 1
         scratch.base[:, 0] = 0
         for level in range(levels):
             padded = tables.padded[level]
             start = tables.first[level]
             panels = tables.panels[start // LANES : (start + padded) // LANES]
-            multiply_rows(scratch.rows, panels, tables.start[start : start + padded], scratch.own)
+            multiply_rows(scratch.rows[:tall], panels, tables.start[start : start + padded], scratch.own)
             keep = len(scratch.keys) if level < levels - 1 else 1
             found = live
             for row in range(count):
