@@ -25,6 +25,7 @@ SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted
 ENCODER_ROWS = 8192  # rows the encoder converts at a time
 HEATED: dict[Cooling, int] = {"joint": 0, "kmeans": 5}  # arrays of floats as large as a batch while annealing
 START_BYTES = 16 * MIB  # buffers of linear algebra, and what k-means leaves behind
+PASSES_BYTES = 64 * MIB  # blocks of the first dictionary's passes that the allocator keeps
 SCRATCH_BYTES = 6 * MIB  # small arrays of a task, and what its allocator keeps
 MARK_BYTES = 3  # per row, what building notes of it
 NODE_BYTES = 14  # label, norm and two starts of a node of a part
@@ -104,7 +105,7 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
     heated = HEATED[work.cooling] * residue
     equations = 12 * work.narrow_words**2 + 24 * work.narrow_words * work.dimension
     annealing = heated + equations + encoder_bytes(work, 0) + threads * encode_block_bytes(work)
-    left_over = residue + START_BYTES if work.layout.wide else 0
+    left_over = residue + PASSES_BYTES if work.layout.wide else 0
     return batch + max(24 * first, 8 * first + left_over + max(starting, annealing))
 
 
