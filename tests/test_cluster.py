@@ -38,11 +38,18 @@ class Cluster:
         self.processes: list[subprocess.Popen[bytes]] = []
         file = place / "scheduler.json"
         self._start("scheduler", "--port", "0", "--scheduler-file", str(file), "--no-dashboard")
+        self.address = self._address(file)
+
+    @staticmethod
+    def _address(file: Path) -> str:
+        """What the scheduler writes when it is there; it may be seen before it is whole."""
         deadline = time.monotonic() + PATIENCE
-        while not file.exists():
-            assert time.monotonic() < deadline, "the scheduler did not start"
-            time.sleep(0.05)
-        self.address: str = json.loads(file.read_text())["address"]
+        while True:
+            try:
+                return str(json.loads(file.read_text())["address"])
+            except (FileNotFoundError, ValueError):
+                assert time.monotonic() < deadline, "the scheduler did not start"
+                time.sleep(0.05)
 
     def start_worker(self, **environment: str) -> subprocess.Popen[bytes]:
         options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0")
