@@ -64,8 +64,11 @@ def leading_axes(rows: Rows, bits: float) -> LeadingAxes:
     """
     centre = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     everything = LeadingAxes(centre, principal_axes(rows.astype(np.float32)))
-    spread = everything.project(rows).var(axis=0, dtype=np.float64)
-    spread = np.maximum(np.sort(spread)[::-1], 1e-12 * spread.max() + 1e-30)
+    spread = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), CHUNK_ROWS):
+        flat = everything.project(rows[start : start + CHUNK_ROWS])
+        spread += (flat.astype(np.float64) ** 2).sum(axis=0)
+    spread = np.maximum(np.sort(spread / len(rows))[::-1], 1e-12 * spread.max() / len(rows) + 1e-30)
     # log2 t when the first 1, 2, ... axes are described.
     error = (np.cumsum(np.log2(spread)) - 2 * bits) / np.arange(1, len(spread) + 1)
     described = np.count_nonzero(np.log2(spread) > error)
