@@ -28,8 +28,8 @@ from aggtree.storage.index_reader import open_index
 from aggtree.storage.verify import verify_index
 
 NOBODY = 65534
-# Three shards more than descriptors.
-MANY_SHARDS = SMALL | {"shard_rows": 100}
+# More shards than descriptors.
+MANY_SHARDS = SMALL | {"shard_rows": 150}
 
 
 def build_small(source: Path, index: Path) -> None:
