@@ -7,7 +7,9 @@ exactly, in a fixed order, so the answer does not depend on how the rows were cu
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggtree.engine.exact_kernels import Nearest, Products, merge_rows
+from aggtree.engine.exact_kernels import COSINE, Nearest, Products, merge_rows
+from aggtree.engine.params import METRICS, Metric
+from aggtree.engine.unit_kernels import scale_to_unit
 
 # Products held at once: 16 MiB of float32.
 PRODUCTS = 1 << 22
@@ -18,9 +20,10 @@ class ExactSearch:
     """Running k nearest rows of each query.
 
     queries : (d,) or (q, d), integers or floats
+    metric : l2 for squared distances, ip for minus the inner product, cosine for 1 - the cosine
     """
 
-    def __init__(self, queries: ArrayLike, k: int) -> None:
+    def __init__(self, queries: ArrayLike, k: int, metric: Metric = "l2") -> None:
         block = np.asarray(queries)
         block = block[None, :] if block.ndim == 1 else block
         if block.ndim != 2 or 0 in block.shape:
@@ -29,7 +32,11 @@ class ExactSearch:
             raise ValueError(f"k {k}: expected 1 or more")
         self.queries = _checked(block, "query", 0)
         self.rows = 0
-        self._floats = self.queries.astype(np.float32)
+        self._kind = METRICS.index(metric)
+        self._floats = self._comparable(self.queries)
+        if np.isnan(self._floats).any():
+            row = int(np.flatnonzero(np.isnan(self._floats).any(axis=1))[0])
+            raise ValueError(f"query {row} is all zeros: it has no direction")
         self._squares = _squares(self._floats)
         # A float32 sum of d products errs by at most d half-ulps of Σ|q·x|, and 2Σ|q·x| <= ‖q‖² + ‖x‖².
         self._slack = np.float32((2 * block.shape[1] + 16) * HALF_ULP)
@@ -43,14 +50,24 @@ class ExactSearch:
         step = max(1, PRODUCTS // len(self.queries))
         for start in range(0, len(rows), step):
             block = _checked(rows[start : start + step], "row", first_id + start)
-            floats = block.astype(np.float32)
+            floats = self._comparable(block)
             with np.errstate(over="ignore", invalid="ignore"):
-                products = Products(self._floats @ floats.T, self._squares, _squares(floats), self._slack)
+                products = Products(
+                    self._floats @ floats.T, self._squares, _squares(floats), self._slack, self._kind
+                )
             merge_rows(self.queries, block, products, first_id + start, self._nearest)
         self.rows += len(rows)
 
+    def _comparable(self, rows: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Rows as float32, for cosine of length 1."""
+        if self._kind != COSINE:
+            return rows.astype(np.float32)
+        floats = np.empty(rows.shape, np.float32)
+        scale_to_unit(rows, floats)
+        return floats
+
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids (q, k) int64, squared distances (q, k) float32, nearest first, equal ones by id; -1 and inf."""
+        """Ids (q, k) int64, distances (q, k) float32, nearest first, equal ones by id; -1 and inf."""
         order = np.lexsort((self._nearest.ids, self._nearest.distances))
         ids = np.take_along_axis(self._nearest.ids, order, axis=1)
         distances = np.take_along_axis(self._nearest.distances, order, axis=1)

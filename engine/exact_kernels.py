@@ -9,6 +9,8 @@ from aggtree.engine.compiled import kernel
 from aggtree.engine.intrinsics import prefetch
 
 LANES = 4
+# Distances: squared Euclidean, minus the inner product, 1 - cosine.
+L2, INNER, COSINE = 0, 1, 2
 # Components whose squared differences, of bytes, add up in 32 bits.
 INTEGERS = 1 << 14
 # Candidates whose vectors are asked for ahead of time, and bytes of each.
@@ -45,13 +47,15 @@ class Products(NamedTuple):
 
     values : (q, r) float32
     query_squares, row_squares : (q,) and (r,) float32
-    slack : relative to the sum of both squares, how wrong a squared distance from these may be
+    slack : relative to the sum of both squares, how wrong a distance from these may be
+    kind : of the distance. For COSINE these are products and squares of rows scaled to length 1.
     """
 
     values: NDArray[np.float32]
     query_squares: NDArray[np.float32]
     row_squares: NDArray[np.float32]
     slack: np.float32
+    kind: int
 
 
 @kernel
@@ -67,6 +71,32 @@ def _squared_distance(query: NDArray[np.generic], row: NDArray[np.generic]) -> n
     for j in range(whole, len(query)):
         a += (np.float64(query[j]) - np.float64(row[j])) ** 2
     return (a + b) + (c + d)
+
+
+@kernel
+def _products(query: NDArray[np.generic], row: NDArray[np.generic]) -> tuple[Any, Any]:
+    """q·x and ‖x‖², always the same additions in the same order; exact for integers of up to 16 bits."""
+    a = b = c = d = np.float64(0)
+    for j in range(0, len(query) - 1, 2):
+        a += np.float64(query[j]) * np.float64(row[j])
+        b += np.float64(query[j + 1]) * np.float64(row[j + 1])
+        c += np.float64(row[j]) * np.float64(row[j])
+        d += np.float64(row[j + 1]) * np.float64(row[j + 1])
+    if len(query) % 2 == 1:
+        a += np.float64(query[-1]) * np.float64(row[-1])
+        c += np.float64(row[-1]) * np.float64(row[-1])
+    return a + b, c + d
+
+
+@kernel
+def _distance(query: NDArray[np.generic], row: NDArray[np.generic], kind: int) -> Any:
+    """The distance of a kind; NaN for the cosine of a row of zeros."""
+    if kind == L2:
+        return _squared_distance(query, row)
+    product, square = _products(query, row)
+    if kind == INNER:
+        return -product
+    return np.float64(1) - product / np.sqrt(square * _products(query, query)[1])
 
 
 @kernel
@@ -107,10 +137,14 @@ def merge_rows(
         square = products.query_squares[i]
         for j in range(len(rows)):
             squares = square + products.row_squares[j]
-            least = squares - np.float32(2) * products.values[i, j] - products.slack * squares
+            product = products.values[i, j]
+            if products.kind == L2:
+                near = squares - np.float32(2) * product
+            else:
+                near = np.float32(1 if products.kind == COSINE else 0) - product
             # Written so that a product that overflowed counts as near.
-            if not least > distances[0]:
-                distance = _squared_distance(queries[i], rows[j])
+            if not near - products.slack * squares > distances[0]:
+                distance = _distance(queries[i], rows[j], products.kind)
                 number = first_id + j
                 if distance < distances[0] or (distance == distances[0] and number < ids[0]):
                     _replace_farthest(distances, ids, distance, number)
@@ -131,15 +165,15 @@ def _byte_distance(query: NDArray[np.int16], row: NDArray[np.generic]) -> np.flo
 
 
 @kernel
-def _flat_distance(whole: Any, floats: Any, i: int, vectors: FlatVectors, row: Any) -> np.float64:
-    """Squared distance of query i and a row."""
+def _flat_distance(whole: Any, floats: Any, i: int, vectors: FlatVectors, row: Any, kind: int) -> Any:
+    """Distance of query i and a row."""
     start = vectors.first + row * vectors.step
     values = vectors.values[start : start + vectors.dimension]
     # A branch about an argument that is None is left out when the kernel is compiled.
     if floats is not None:
-        return _squared_distance(floats[i], values)
+        return _distance(floats[i], values, kind)
     if whole is not None:
-        return _byte_distance(whole[i], values)
+        return _byte_distance(whole[i], values) if kind == L2 else _distance(whole[i], values, kind)
     return np.float64(np.inf)
 
 
@@ -159,6 +193,7 @@ def rank_candidates(
     vectors: FlatVectors,
     candidates: NDArray[np.int64],
     places: NDArray[np.int64],
+    kind: int,
     nearest: Nearest,
 ) -> None:
     """The nearest of each query's own candidates, sorted by (distance, id).
@@ -166,6 +201,7 @@ def rank_candidates(
     whole : (q, d) int16, queries of whole numbers within the range of the vectors' bytes, or None
     floats : (q, d), queries as they are, or None; one of both is there
     candidates, places : (q, c), ids and the rows that hold their vectors; others than rows are left out
+    kind : of the distance
     nearest : (q, k), out; inf and -1 where there are fewer
     """
     last = min(PREFETCH, vectors.dimension * vectors.values.itemsize)
@@ -179,7 +215,8 @@ def rank_candidates(
                     prefetch(vectors.values, min(place, start + last - 1))
             row = places[i, j - AHEAD] if j >= AHEAD else np.int64(-1)
             if 0 <= row < vectors.rows:
-                distance, number = _flat_distance(whole, floats, i, vectors, row), candidates[i, j - AHEAD]
+                number = candidates[i, j - AHEAD]
+                distance = _flat_distance(whole, floats, i, vectors, row, kind)
                 if distance < distances[0] or (distance == distances[0] and number < ids[0]):
                     _replace_farthest(distances, ids, distance, number)
         _sort_heap(distances, ids)

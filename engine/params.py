@@ -13,6 +13,8 @@ MAX_DICTIONARIES = 64
 MAX_BEAM = 64
 
 Cooling = Literal["joint", "kmeans"]
+Metric = Literal["l2", "ip", "cosine"]
+METRICS: tuple[Metric, ...] = ("l2", "ip", "cosine")
 
 
 def parse_words(text: str) -> tuple[int, ...]:

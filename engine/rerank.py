@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.exact_kernels import FlatVectors, Nearest, rank_candidates
 from aggtree.engine.intrinsics import compiled_entry
+from aggtree.engine.params import METRICS, Metric
 from aggtree.engine.search import Answer
 
 # Pairs of a query and a row that are ranked at once.
@@ -17,9 +18,13 @@ BLOCK_CANDIDATES = 1 << 19
 
 
 class Reranker:
-    """Ranks candidates by their exact distance to queries; from several threads at once if wanted."""
+    """Ranks candidates by their exact distance to queries; from several threads at once if wanted.
 
-    def __init__(self) -> None:
+    metric : see `ExactSearch`
+    """
+
+    def __init__(self, metric: Metric = "l2") -> None:
+        self._kind = METRICS.index(metric)
         self._entries: dict[Any, Callable[..., None]] = {}
 
     def rank(
@@ -50,11 +55,12 @@ class Reranker:
                 vectors,
                 candidates[start:stop],
                 places[start:stop],
+                self._kind,
                 Nearest(nearest.distances[start:stop], nearest.ids[start:stop]),
             )
 
         if count == 1:
-            self._run(whole, floats, vectors, candidates, places, nearest)
+            self._run(whole, floats, vectors, candidates, places, self._kind, nearest)
         else:
             with ThreadPoolExecutor(count) as pool:
                 list(pool.map(lambda ends: rank_range(*ends), pairwise(ends)))

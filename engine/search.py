@@ -87,6 +87,7 @@ class Searcher:
         # A private copy: the check of its values must still hold when they are used.
         private = tree._replace(first_labels=tree.first_labels.copy())
         self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
+        self._scored = self.tree  # what queries are compared with
         self._sizes = record_sizes(layout, self.norm_bytes)
         self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
         self._plans: dict[tuple[tuple[int, ...], int], tuple[SearchPlan, list[Scratch]]] = {}
@@ -163,7 +164,7 @@ class Searcher:
     ) -> None:
         """Answer queries on this thread, with scratch memory that no other thread uses meanwhile."""
         scratch = spare.pop() if spare else _make_scratch(plan, self._words)
-        arguments = (self.tree, plan, self._words, queries, scratch, within, ids, distances, visits)
+        arguments = (self._scored, plan, self._words, queries, scratch, within, ids, distances, visits)
         entry = self._entries.get(within is None)
         if entry is None:
             entry = self._entries[within is None] = compiled_entry(search_tree, arguments)

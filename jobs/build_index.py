@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from aggtree.engine.params import Cooling
+from aggtree.engine.params import Cooling, Metric
 from aggtree.jobs.costs import Workload
 from aggtree.jobs.memory import MemoryMeter, format_size, parse_size
 from aggtree.jobs.plan import Plan, make_plan
@@ -21,6 +21,7 @@ from aggtree.storage.job_record import JobRecord, build_id, finish_job, start_jo
 from aggtree.storage.lock import BuildLock
 from aggtree.storage.manifest import Manifest, read_manifest
 from aggtree.storage.remote_files import local_path
+from aggtree.storage.unit_rows import metric_source
 from aggtree.storage.vector_source import VectorSource
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def build(
     stray: int | None = None,
     norm_bytes: int = 1,
     skip_invalid: bool = False,
+    metric: Metric = "l2",
     replace: bool = False,
     repair: bool = False,
     scheduler: str | None = None,
@@ -135,6 +137,7 @@ def build(
         stray=stray,
         norm_bytes=norm_bytes,
         skip_invalid=skip_invalid,
+        metric=metric,
     )
     options = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
     return run_build(
@@ -161,6 +164,7 @@ def run_build(
     began = time.monotonic()
     codes = checked_place(options.codes)
     compile_source_kernels(source)
+    source = metric_source(source, recipe.metric)
     fingerprint = input_fingerprint(source, ids)
     with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
         manifest = _committed(index, build_id(recipe.to_json(), fingerprint))
@@ -206,9 +210,10 @@ def continue_build(
     else:
         remedy = f"run `aggtree train SOURCE {index}` first"
         raise BuildMismatchError(f"{index}: no build was started here; {remedy}")
+    recipe = Recipe.from_json(parameters)
+    source = None if source is None else metric_source(source, recipe.metric)
     if source is not None and not same_vectors(source, fingerprint):
         raise BuildMismatchError(f"{source.spec}: not the source that {index} was trained on; name that one")
-    recipe = Recipe.from_json(parameters)
     with _plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
         job = started[0] if manifest is None else _reopen(index, manifest, repair=True)
         if job is None:

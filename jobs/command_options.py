@@ -82,6 +82,7 @@ recipe_options = _apply(
         _count("--bucket", "T", "Nodes of at most T vectors are not split.", "by words"),
         _count("--stray", "S", "Groups of at most S vectors become no node.", "1"),
         _choice("--norm-bytes", ["1", "2", "4"], "Bytes of a stored norm."),
+        _choice("--metric", ["l2", "ip", "cosine"], "Euclidean distance, inner product or cosine."),
         click.option("--seed", type=int, default=0, show_default=True, help="Of everything random."),
         click.option("--skip-invalid", is_flag=True, help="Leave out rows with NaN or infinite values."),
     ]

@@ -21,6 +21,7 @@ from aggtree.jobs.recipe import Recipe, choose_recipe
 from aggtree.jobs.streams import as_source, travels
 from aggtree.jobs.tasks import single_threaded_blas
 from aggtree.jobs.training_rows import training_rows
+from aggtree.storage.unit_rows import metric_source
 from aggtree.storage.vector_source import VectorSource
 
 SAMPLE_ROWS = 2000
@@ -47,6 +48,7 @@ def plan_build(source: Any, recipe_options: dict[str, Any], options: RunOptions)
     """Plan a build of `source`, and measure on a sample how long it would take."""
     opened = as_source(source)
     recipe = choose_recipe(opened.rows, **recipe_options)
+    opened = metric_source(opened, recipe.metric)
     work = workload_of(recipe, opened.fingerprint(), opened, options.codes or "")
     plan = make_plan(work, allowed=options.allowed, workers=options.most_workers, travels=travels(opened))
     return BuildPlan(

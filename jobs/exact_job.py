@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.exact import ExactSearch
+from aggtree.engine.params import Metric
 from aggtree.jobs.costs import DRIVER_BYTES
 from aggtree.jobs.memory import MIB, format_size
 from aggtree.jobs.progress import Progress
@@ -30,18 +31,20 @@ def exact_neighbours(
     allowed: int,
     progress: Progress,
     ids: IdSource | None = None,
+    metric: Metric = "l2",
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Ids (q, k) int64 and squared distances (q, k) float32 of the k nearest rows of each query.
+    """Ids (q, k) int64 and distances (q, k) float32 of the k nearest rows of each query.
 
     Each thread answers its share of the queries; the rows are read once, in blocks that fit `allowed`.
     ids : own ids of the rows, which are returned instead of row numbers.
+    metric : see ExactSearch.
     """
     if ids is not None and ids.rows != source.rows:
         raise SourceError(f"{ids.spec}: {ids.rows:,} ids for {source.rows:,} vectors of {source.spec}")
     threads = max(1, min(threads, len(queries)))
     block_rows = exact_block_rows(source, queries, k=k, threads=threads, allowed=allowed)
     ends = [len(queries) * number // threads for number in range(threads + 1)]
-    searches = [ExactSearch(queries[low:high], k) for low, high in pairwise(ends)]
+    searches = [ExactSearch(queries[low:high], k, metric) for low, high in pairwise(ends)]
     ranges = [(start, min(start + block_rows, source.rows)) for start in range(0, source.rows, block_rows)]
     progress.begin("exact", source.rows)
     with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from aggtree.engine.params import AnnealingParams, Cooling, TreeParams, dictionary_sizes, parse_words
+from aggtree.engine.params import (
+    METRICS,
+    AnnealingParams,
+    Cooling,
+    Metric,
+    TreeParams,
+    dictionary_sizes,
+    parse_words,
+)
 from aggtree.jobs import defaults
 from aggtree.jobs.costs import Workload
 
@@ -24,6 +32,7 @@ class Recipe:
     batch_rows, train_rows : rows of a training batch, and of all batches together.
     shard_rows : rows of a code shard.
     skip_invalid : leave out rows with NaN or infinite values.
+    metric : what queries are answered by; vectors are scaled to length 1 for cosine.
     """
 
     words: tuple[int, ...]
@@ -37,8 +46,13 @@ class Recipe:
     stray: int
     norm_bytes: int
     skip_invalid: bool
+    metric: Metric = "l2"
 
     def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise ValueError(f"metric {self.metric!r}: expected {' or '.join(METRICS)}")
+        if self.metric == "ip" and self.norm_bytes == 4:
+            raise ValueError("norm_bytes 4: inner products need no norms, leave it at 1")
         for name in ("batch_rows", "train_rows", "shard_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
@@ -59,11 +73,15 @@ class Recipe:
         return defaults.CHUNK_ROWS if whole else self.shard_rows
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"words": list(self.words)}
+        record = asdict(self) | {"words": list(self.words)}
+        if self.metric == "l2":
+            del record["metric"]  # as builds were named before there were others
+        return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Recipe":
-        values = {field.name: record[field.name] for field in fields(cls)}
+        values = {field.name: record[field.name] for field in fields(cls) if field.name != "metric"}
+        values["metric"] = record.get("metric", "l2")
         return cls(**values | {"words": tuple(values["words"])})
 
     def workload(self, rows: int, dimension: int, dtype: str, source_rows: int = 0) -> Workload:
@@ -110,6 +128,7 @@ def choose_recipe(
     stray: int | None = None,
     norm_bytes: int = 1,
     skip_invalid: bool = False,
+    metric: Metric = "l2",
 ) -> Recipe:
     """Complete what the user gave by what the number of rows suggests."""
     sizes = choose_words(rows, words, dictionaries)
@@ -127,4 +146,5 @@ def choose_recipe(
         stray=min(bucket, tree.stray) if stray is None else stray,
         norm_bytes=norm_bytes,
         skip_invalid=skip_invalid,
+        metric=metric,
     )

@@ -4,6 +4,7 @@ from aggtree.jobs.streams import travels
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.job_record import JobRecord
 from aggtree.storage.manifest import read_manifest
+from aggtree.storage.unit_rows import plain_source
 from aggtree.storage.vector_source import VectorSource
 
 STAGE = "source"
@@ -12,7 +13,7 @@ STAGE = "source"
 def remember_source(job: JobRecord, source: VectorSource | None) -> None:
     """Note where the vectors are; of a build that is continued after they moved, the new place."""
     if source is not None:
-        job.record_done(STAGE, 0, {"vectors": source.spec if travels(source) else ""})
+        job.record_done(STAGE, 0, {"vectors": plain_source(source).spec if travels(source) else ""})
 
 
 def remembered_source(job: JobRecord) -> str:

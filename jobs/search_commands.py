@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from aggtree.engine.params import METRICS, Metric
 from aggtree.jobs.build_index import DEFAULT_MEMORY
 from aggtree.jobs.command_options import json_option, progress_for
 
@@ -142,6 +143,7 @@ def search(
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Write the ids to this .ivecs or .npy file."
 )
+@click.option("--metric", type=click.Choice(METRICS), default="l2", show_default=True, help="As for `build`.")
 @click.option("--ids", metavar="FILE", help="Own ids of the rows, as for `build`, to be written.")
 @click.option("--threads", type=click.IntRange(1), default=None, help="[default: all cores]")
 @click.option(
@@ -154,6 +156,7 @@ def exact(
     *,
     k: int,
     out: Path,
+    metric: Metric,
     ids: str | None,
     threads: int | None,
     memory: str,
@@ -179,7 +182,14 @@ def exact(
     with open_source(source) as base, progress_for(as_json) as progress:
         block = search_job.read_queries(queries, base.dimension)
         found, _ = exact_neighbours(
-            base, block, k=k, threads=threads, allowed=parse_size(memory), progress=progress, ids=own_ids
+            base,
+            block,
+            k=k,
+            threads=threads,
+            allowed=parse_size(memory),
+            progress=progress,
+            ids=own_ids,
+            metric=metric,
         )
     search_job.save_ids(out, found)
     reports.show_exact(out, found.shape, as_json=as_json)

@@ -242,6 +242,7 @@ class Stages:
             source=self.job.source,
             remote_codes=RemoteCodes(location=self.job.codes, files=codes) if self.job.codes else None,
             vectors=remembered_source(self.job),
+            metric=self.recipe.metric,
             own_ids=own_ids_record(self.job),
         )
         finish_job(self.job.index)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from aggtree.storage.array_source import ArraySource
 from aggtree.storage.errors import SourceError
+from aggtree.storage.unit_rows import plain_source
 from aggtree.storage.vector_source import VectorSource, check_shape, open_source, served_dtype
 
 BATCH_ROWS = 100_000
@@ -54,7 +55,7 @@ def as_source(source: Any) -> VectorSource:
 
 def travels(source: VectorSource) -> bool:
     """Whether another process can open the source by its spec."""
-    return not isinstance(source, (ArraySource, DaskSource))
+    return not isinstance(plain_source(source), (ArraySource, DaskSource))
 
 
 class Rows:

@@ -54,7 +54,15 @@ def sampled_questions(
     source = index.raw_vectors.source
     rows = np.sort(np.random.default_rng(seed).choice(source.rows, min(count, source.rows), replace=False))
     queries = source.take(rows)
-    found, _ = exact_neighbours(source, queries, k=k + 1, threads=threads, allowed=allowed, progress=progress)
+    found, _ = exact_neighbours(
+        source,
+        queries,
+        k=k + 1,
+        threads=threads,
+        allowed=allowed,
+        progress=progress,
+        metric=index.manifest.metric,
+    )
     return Questions(
         queries=queries,
         truth=_own(index, without(found, rows, k)),
@@ -67,7 +75,15 @@ def exact_questions(
 ) -> Questions:
     """The user's queries, and their true neighbours among the vectors of the index."""
     source = index.raw_vectors.source
-    found, _ = exact_neighbours(source, queries, k=k, threads=threads, allowed=allowed, progress=progress)
+    found, _ = exact_neighbours(
+        source,
+        queries,
+        k=k,
+        threads=threads,
+        allowed=allowed,
+        progress=progress,
+        metric=index.manifest.metric,
+    )
     return Questions(queries=queries, truth=_own(index, found))
 
 

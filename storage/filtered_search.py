@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from aggtree.engine.exact_kernels import FlatVectors
 from aggtree.engine.filter import Filter, widened, widening
 from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
-from aggtree.engine.params import SearchParams
+from aggtree.engine.params import Metric, SearchParams
 from aggtree.engine.rerank import Reranker
 from aggtree.engine.search import Answer, SearchCounts, Searcher, check_queries
 from aggtree.storage.npy_files import read_numbers
@@ -82,6 +82,7 @@ class FilteredSearch:
 
     searcher: Searcher
     raw: RawVectors | None
+    metric: Metric = "l2"
 
     def search(
         self,
@@ -114,7 +115,9 @@ class FilteredSearch:
             vectors.reshape(-1), 0, dictionaries.dimension, len(vectors), dictionaries.dimension
         )
         rows = tree.ids[leaves].astype(np.int64)
-        return Reranker().rank_rows(queries, flat, rows, wanted, places=np.arange(len(rows)), threads=threads)
+        return Reranker(self.metric).rank_rows(
+            queries, flat, rows, wanted, places=np.arange(len(rows)), threads=threads
+        )
 
     def _look(
         self, queries: ArrayLike, wanted: int, params: SearchParams | None, threads: int, within: Filter

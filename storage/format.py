@@ -22,8 +22,8 @@ from aggtree.engine.dictionaries import CodeLayout
 
 FORMAT = "aggtree index"
 FORMAT_VERSION = 1
-OWN_IDS_VERSION = 2
-"""Of an index with own ids, which a reader of version 1 would leave out."""
+EXTENDED_VERSION = 2
+"""Of an index with own ids or another metric than l2, which a reader of version 1 would not understand."""
 
 MANIFEST = "manifest.json"
 LOCK = "lock"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.metric_search import make_searcher
 from aggtree.engine.search import Searcher
 from aggtree.engine.tree import Tree, norm_steps
 from aggtree.storage.atomic import explained
@@ -196,7 +197,7 @@ def _searcher(
     )
     groups = load_first_groups(path, manifest)
     try:
-        return Searcher(tree, dictionaries, groups=groups)
+        return make_searcher(manifest.metric, tree, dictionaries, groups=groups)
     except ValueError as error:
         raise IndexFormatError(f"{path / manifest.directory}: {error}") from error
 

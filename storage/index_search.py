@@ -78,8 +78,9 @@ class IndexSearch:
     ) -> Answer:
         """Find the k nearest vectors of one query (d,) or several (q, d).
 
-        Returns ids (q, k) int64, row numbers or the user's own, and squared distances (q, k) float32 to the
-        vectors' reconstructions, nearest first; where fewer than k were found, -1 and inf.
+        Returns ids (q, k) int64, row numbers or the user's own, and distances (q, k) float32 to the vectors'
+        reconstructions, nearest first; where fewer than k were found, -1 and inf. Distances are squared; with
+        the metric ip they are -q·x, with cosine 1 - cos.
         rerank : so many candidates, k at least, are compared with the vectors themselves; the distances are
             then exact, and equal ones are ordered by id. 0 for none.
         within : answers come from these rows only: a boolean array over rows, a range or an array of ids, a
@@ -128,12 +129,13 @@ class IndexSearch:
             found, counts = self.searcher.search_with_counts(queries, rerank or k, params, threads)
         else:
             raw = self.raw_vectors if rerank else self._raw_if_there()
-            search = FilteredSearch(searcher=self.searcher, raw=raw)
+            search = FilteredSearch(searcher=self.searcher, raw=raw, metric=self.manifest.metric)
             found, counts, exact = search.search(queries, rerank or k, params, threads, self.filter(within))
             found = Answer(found.ids[:, :k], found.distances[:, :k]) if exact else found
         if rerank and not exact:
             found = self.raw_vectors.rank(queries, found.ids, k, threads)
         if radius is not None:
+            self._refuse_radius()
             outside = found.distances > np.float32(radius**2)
             found = Answer(np.where(outside, -1, found.ids), np.where(outside, np.inf, found.distances))
         if self.own_ids is not None:
@@ -155,6 +157,7 @@ class IndexSearch:
         Distances are to the vectors' reconstructions, so vectors near the radius may be missed or wrongly
         found. rerank : compare with the vectors themselves, which is exact for all that is in reach.
         """
+        self._refuse_radius()
         search = RangeSearch(
             searcher=self.searcher,
             raw=self.raw_vectors if rerank else None,
@@ -206,6 +209,10 @@ class IndexSearch:
         except SourceError:
             self._raw_missing = True
             return None
+
+    def _refuse_radius(self) -> None:
+        if self.manifest.metric != "l2":
+            raise ValueError(f"radius: expected an index of metric l2, this one is of {self.manifest.metric}")
 
     def _largest_error(self) -> float:
         """How far vectors are from their reconstructions; measured once."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout
+from aggtree.engine.params import Metric
 from aggtree.engine.tree import TreeShape, tree_shape
 from aggtree.storage.array_file import ArrayFile
 from aggtree.storage.atomic import NewFile, explained, make_directory, replace_file
@@ -110,6 +111,7 @@ def commit_index(
     own_ids: FileRecord | None = None,
     remote_codes: RemoteCodes | None = None,
     vectors: str = "",
+    metric: Metric = "l2",
 ) -> Manifest:
     """Commit the build whose dictionaries, codes and tree are in place; it is the index from now on.
 
@@ -136,6 +138,7 @@ def commit_index(
         source=dict(source),
         codes=remote_codes,
         vectors=vectors,
+        metric=metric,
     )
     commit_manifest(index, manifest)
     return manifest

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.params import AnnealingParams
+from aggtree.engine.params import METRICS, AnnealingParams, Metric
 from aggtree.storage.atomic import Json, explained
 from aggtree.storage.checksums import BLOCK, BlockChecksums, block_count, from_hex, to_hex
 from aggtree.storage.errors import DiskError, IndexFormatError
 from aggtree.storage.format import (
     ARRAYS,
     DICTIONARIES,
+    EXTENDED_VERSION,
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
     MAX_COUNT,
     OWN_IDS,
-    OWN_IDS_VERSION,
     TREE,
     TreeCounts,
     build_name,
@@ -120,6 +120,7 @@ class Manifest:
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
     parameters, source : how the index was made, and the fingerprint of what from; for people and for resume.
     codes : where the codes are, if not among the files.
+    metric : what queries are answered by: l2, ip or cosine.
     vectors : what opens the source again, for re-ranking; "" for an array, which nothing opens again.
     """
 
@@ -138,11 +139,12 @@ class Manifest:
     made_by: str = __version__
     codes: RemoteCodes | None = None
     vectors: str = ""
+    metric: Metric = "l2"
 
     @property
     def version(self) -> int:
         """The lowest version of the format whose readers understand this index."""
-        return OWN_IDS_VERSION if self.own_ids else FORMAT_VERSION
+        return EXTENDED_VERSION if self.own_ids or self.metric != "l2" else FORMAT_VERSION
 
     @property
     def layout(self) -> CodeLayout:
@@ -177,6 +179,7 @@ class Manifest:
     def to_json(self) -> dict[str, Json]:
         optional: dict[str, Json] = {"codes": self.codes.to_json()} if self.codes else {}
         optional |= {"vectors": self.vectors} if self.vectors else {}
+        optional |= {"metric": self.metric} if self.metric != "l2" else {}
         return optional | {
             "format": FORMAT,
             "version": self.version,
@@ -215,6 +218,7 @@ class Manifest:
             files=tuple(FileRecord.from_json(item) for item in record["files"]),
             codes=RemoteCodes.from_json(record["codes"]) if "codes" in record else None,
             vectors=_text(record.get("vectors", "")),
+            metric=_metric(record.get("metric", "l2")),
         )
         if record["block_bytes"] != BLOCK:
             raise ValueError(f"checksums of blocks of {record['block_bytes']} bytes")
@@ -233,7 +237,7 @@ def read_manifest(index: Path) -> Manifest:
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the manifest of an index")
-    if record.get("version") not in (FORMAT_VERSION, OWN_IDS_VERSION):
+    if record.get("version") not in (FORMAT_VERSION, EXTENDED_VERSION):
         remedy = f"this aggtree ({__version__}) reads versions 1 and 2; use the one that made it"
         raise IndexFormatError(f"{path}: format version {record.get('version')!r}; {remedy}")
     try:
@@ -327,6 +331,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:40]} is no text")
     return value
+
+
+def _metric(value: Any) -> Metric:
+    for metric in METRICS:
+        if value == metric:
+            return metric
+    raise ValueError(f"metric {str(value)[:40]!r}, expected {' or '.join(METRICS)}")
 
 
 def _flag(value: Any) -> bool:

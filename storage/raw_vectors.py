@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.exact_kernels import FlatVectors, touch_rows
+from aggtree.engine.params import Metric
 from aggtree.engine.rerank import Reranker
 from aggtree.engine.search import Answer
 from aggtree.storage.array_source import ArraySource
 from aggtree.storage.errors import SourceError
 from aggtree.storage.manifest import Manifest
+from aggtree.storage.unit_rows import metric_source
 from aggtree.storage.vector_source import VectorSource, open_source
 
 GATHER_BYTES = 32 << 20
@@ -34,9 +36,10 @@ Vectors = str | os.PathLike[str] | NDArray[Any] | VectorSource
 class RawVectors:
     """The rows behind the ids of an index; safe to use from several threads."""
 
-    def __init__(self, source: VectorSource) -> None:
+    def __init__(self, source: VectorSource, metric: Metric = "l2") -> None:
         self.source = source
-        self._reranker = Reranker()
+        self.metric = metric
+        self._reranker = Reranker(metric)
         self._mapped = source.mapped()
         # A file that does not fit into memory is read from the disk row by row: no use in reading ahead, and
         # many reads at once are as fast as one.
@@ -122,13 +125,13 @@ def open_raw_vectors(index: Path, manifest: Manifest, vectors: Vectors | None) -
     if vectors is None and not manifest.vectors:
         raise SourceError(f"{index}: was built from an array, exact distances need it again: {remedy}")
     source = _open(vectors, manifest.vectors, remedy)
-    found = source.fingerprint()
+    found = metric_source(source, manifest.metric).fingerprint()
     different = [name for name in found if found[name] != manifest.source.get(name)]
     if different:
         changes = ", ".join(f"{name} {manifest.source.get(name)} → {found[name]}" for name in different)
         source.close()
         raise SourceError(f"{source.spec}: not the vectors that {index} was built from ({changes}): {remedy}")
-    return RawVectors(source)
+    return RawVectors(source, manifest.metric)
 
 
 def _open(vectors: Vectors | None, remembered: str, remedy: str) -> VectorSource:

@@ -11,6 +11,7 @@ A source never loads its file. It is named by a *spec*, a path, a URL or a name 
     parquet                      parquet_source  column of lists; `x.parquet::name` chooses it
     synthetic:sift?rows=...      synthetic_source
     demo:base, demo:query        demo_data       the embedded descriptors
+    unit:SPEC                    unit_rows       the rows of another source, scaled to length 1
 """
 
 import mmap
@@ -231,6 +232,8 @@ def open_source(spec: str | os.PathLike[str]) -> VectorSource:
     text = os.fspath(spec)
     if "\0" in text or not text:
         raise SourceError(f"{text!r}: not a path: name a vector file")
+    if text.startswith("unit:"):
+        return _open_with("unit_rows", text, "")
     for scheme, module in (("synthetic:", "synthetic_source"), ("demo:", "demo_data")):
         if text.startswith(scheme):
             return _open_with(module, text, "")

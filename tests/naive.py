@@ -263,6 +263,18 @@ def merge_rows(queries, rows, k):
     return answers
 
 
+def metric_distance(query, rows, metric):
+    """-q·x or 1 - cos of a query with each row, in float64."""
+    query, rows = query.astype(np.float64), rows.astype(np.float64)
+    if metric == "ip":
+        return -(rows @ query)
+    return 1 - rows @ query / np.sqrt((rows**2).sum(axis=1) * (query**2).sum())
+
+
+def scale_to_unit(rows):
+    return rows.astype(np.float64) / np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))
+
+
 def rank_candidates(queries, vectors, candidates, k):
     """The k nearest of each query's candidates as (distance, id); ids of no row are left out."""
     answers = []

@@ -10,13 +10,13 @@ from small_index import make_index, make_sample
 
 from aggtree.engine.params import SearchParams
 from aggtree.storage.code_store import CodeStore
-from aggtree.storage.format import ARRAYS, CODES, FORMAT_VERSION, OWN_IDS_VERSION
+from aggtree.storage.format import ARRAYS, CODES, FORMAT_VERSION, EXTENDED_VERSION
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.manifest import read_manifest
 from aggtree.storage.verify import verify_index
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "format.md").read_text()
-VERSIONS = range(1, OWN_IDS_VERSION + 1)
+VERSIONS = range(1, EXTENDED_VERSION + 1)
 NAMES = {"|u1": "uint8", "<u2": "uint16", "<u4": "uint32", "<u8": "uint64", "<f4": "float32"}
 
 
@@ -64,6 +64,6 @@ def test_the_page_names_every_field_of_the_manifest():
 
 
 def test_the_page_lists_every_version():
-    assert f"# On-disk format, versions {FORMAT_VERSION} and {OWN_IDS_VERSION}\n" in PAGE
+    assert f"# On-disk format, versions {FORMAT_VERSION} and {EXTENDED_VERSION}\n" in PAGE
     for version in VERSIONS:
         assert f"\n| {version} | " in PAGE

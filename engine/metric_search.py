@@ -1,0 +1,107 @@
+"""Search by inner product and by cosine, with the kernels of squared distances.
+
+Inner product. A query may have any length: it is scaled to 1. Without norms, and with a constant B in their
+place, a search ranks by 1 + B - 2 q·x̂, which is never negative for B >= 2 max ‖x̂‖, and falls as q·x̂ rises.
+The distance returned is -q·x.
+
+Cosine. Vectors were scaled to length 1 when they were encoded, and queries are: the squared distance of two
+such vectors is twice 1 - cos. The distance returned is 1 - cos.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.first_level import ONE_STAGE, FirstGroups
+from aggtree.engine.params import Metric, SearchParams
+from aggtree.engine.search import Answer, SearchCounts, Searcher, check_queries
+from aggtree.engine.tree import Tree
+
+
+class InnerProductSearcher(Searcher):
+    """Answers queries by their inner product with the reconstructions."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        dictionaries: Dictionaries,
+        *,
+        one_stage: int = ONE_STAGE,
+        groups: FirstGroups | None = None,
+    ) -> None:
+        super().__init__(tree, dictionaries, one_stage=one_stage, groups=groups)
+        if self.norm_bytes == 4:
+            raise ValueError("norms of 4 bytes: a tree for inner products has norms of 1 or 2")
+        # Pages of zeros that are only read are all the same page.
+        zeros = np.zeros(len(tree.norms), np.float32)
+        zeros.flags.writeable = False
+        levels = np.zeros_like(tree.norm_low)
+        levels.flags.writeable = False
+        self._scored = self.tree._replace(norms=zeros, norm_low=levels, norm_step=levels)
+        words = (dictionaries.part(number) for number in range(dictionaries.layout.levels))
+        longest = sum(float(np.sqrt(np.vecdot(part, part).max(initial=0))) for part in words)
+        self._base = np.float32(2 * longest)
+        first_columns = self._first.groups or self._first.nodes
+        start = self._words.start.copy()
+        start[:first_columns] = self._base
+        self._words = self._words._replace(start=start)
+        norms = np.full_like(self._first.norms, self._base)
+        norms.flags.writeable = False
+        self._first = self._first._replace(norms=norms)
+
+    def search_with_counts(
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        within: NDArray[np.uint8] | None = None,
+    ) -> tuple[Answer, SearchCounts]:
+        units, lengths = unit_queries(queries, self.dictionaries.dimension, k)
+        (ids, distances), counts = super().search_with_counts(units, k, params, threads, within)
+        # As the kernel adds them: the squared length of a scaled query is 1 but for rounding, 0 for zeros.
+        squares = np.einsum("ij,ij->i", units, units, dtype=np.float64).astype(np.float32)
+        found = ids >= 0
+        products = (squares + self._base)[:, None] - np.where(found, distances, 0).astype(np.float64)
+        return Answer(
+            ids, np.where(found, -lengths[:, None] * products / 2, np.inf).astype(np.float32)
+        ), counts
+
+
+class CosineSearcher(Searcher):
+    """Answers queries by their angle with reconstructions of vectors of length 1."""
+
+    def search_with_counts(
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        within: NDArray[np.uint8] | None = None,
+    ) -> tuple[Answer, SearchCounts]:
+        units, lengths = unit_queries(queries, self.dictionaries.dimension, k)
+        if not lengths.all():
+            raise ValueError(
+                f"query {int(np.flatnonzero(lengths == 0)[0])} is all zeros: it has no direction"
+            )
+        (ids, distances), counts = super().search_with_counts(units, k, params, threads, within)
+        return Answer(ids, distances / np.float32(2)), counts
+
+
+def unit_queries(
+    queries: ArrayLike, dimension: int, k: int
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Queries (q, d) float32 of length 1, or 0 if they are zeros, and their lengths (q,) float64."""
+    block, count = check_queries(queries, dimension, k)
+    floats = block[:count, :dimension].astype(np.float64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", floats, floats))
+    return (floats / np.where(lengths > 0, lengths, 1)[:, None]).astype(np.float32), lengths
+
+
+def make_searcher(
+    metric: Metric, tree: Tree, dictionaries: Dictionaries, *, groups: FirstGroups | None = None
+) -> Searcher:
+    """The searcher of a tree by its metric."""
+    if metric == "ip":
+        return InnerProductSearcher(tree, dictionaries, groups=groups)
+    return (Searcher if metric == "l2" else CosineSearcher)(tree, dictionaries, groups=groups)
