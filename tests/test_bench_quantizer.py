@@ -78,3 +78,7 @@ def test_information(data: list[str]) -> None:
     for line in lines:
         assert max(line["results"]["self_information"]) <= 8
     assert (record.RESULTS / "information_tiny.svg").exists()
+    table = (record.RESULTS / "information.md").read_text()
+    assert information.main(["--prefix", "tiny"]) == 0
+    assert (record.RESULTS / "information.md").read_text() == table
+    assert table.count("\n| ") == 2 + len(lines)
