@@ -14,7 +14,7 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import Cooling, TreeParams
 from aggtree.jobs.memory import MIB
 
-DRIVER_BYTES = 220 * MIB  # this process with all libraries and kernels; 100 MiB are pages of libraries
+DRIVER_BYTES = 240 * MIB  # this process: libraries and kernels, and 25 MiB that stages leave behind
 CLUSTER_BYTES = 14 * MIB  # a scheduler inside this process, and its helper process
 WORKER_BYTES = 108 * MIB  # one spawned worker, without the pages of libraries it shares
 STRANGER_BYTES = 226 * MIB  # a worker of an existing cluster, wherever it is
@@ -31,7 +31,7 @@ MARK_BYTES = 3  # per row, what building notes of it
 NODE_BYTES = 14  # label, norm and two starts of a node of a part
 NODE_FILE_BYTES = 13  # of a node in the tree's files
 USUAL_NODES_PER_ROW = 0.3  # most nodes seen per row, in a tree with bucket 1
-STITCH_BYTES = 48 * MIB  # buffers of stitching and checksums
+STITCH_BYTES = 24 * MIB  # buffers of stitching and checksums
 
 
 @dataclass(frozen=True, kw_only=True)
