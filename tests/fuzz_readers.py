@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 from small_index import make_index, make_sample, write_parts
-from source_files import FLAT, bin_bytes, small_file, write_source
+from source_files import (
+    FLAT,
+    bin_bytes,
+    sample,
+    small_file,
+    write_hdf5,
+    write_npy,
+    write_parquet,
+    write_zarr,
+)
 
 from aggtree.storage.atomic import canonical
 from aggtree.storage.checksums import crc32c
@@ -28,6 +37,8 @@ from aggtree.storage.vecs_files import write_vecs
 from aggtree.storage.vector_source import open_source, read_ground_truth
 
 HEADER = 16
+FEW = 30
+"""Rows of the sources that take long to read."""
 MEMORY = 6 << 30
 HANG_SECONDS = 1800
 
@@ -193,17 +204,23 @@ def _sources(directory: Path) -> dict[str, Kind]:
         kinds[f"ground truth {suffix}"] = Kind(path, read_ground_truth)
     np.save(directory / "truth.npy", ids)
     kinds["ground truth npy"] = Kind(directory / "truth.npy", read_ground_truth)
-    (directory / "parts-of").mkdir()
-    parts = Path(write_source("npy parts", directory / "parts-of"))
-    kinds["npy parts"] = Kind(parts / "part-3.npy", read_vectors, mutated, parts, speed=3)
-    for suffix in ("hdf5", "parquet"):
-        kinds[suffix] = Kind(Path(write_source(suffix, directory)), read_vectors, speed=1)
+    few = sample()[:FEW]
+    parts = directory / "x-parts"
+    parts.mkdir()
+    for number in range(3):
+        write_npy(parts / f"{number}.npy", few[10 * number : 10 * number + 10])
+    kinds["npy parts"] = Kind(parts / "1.npy", read_vectors, mutated, parts, speed=5)
+    write_hdf5(directory / "x.hdf5", train=few)
+    write_parquet(directory / "x.parquet", {"vector": list(few)}, row_group_size=10)
+    write_zarr(directory / "x.zarr", few, chunks=(10, few.shape[1]))
+    kinds["hdf5"] = Kind(directory / "x.hdf5", read_vectors, speed=2)
     kinds["ground truth hdf5"] = Kind(
-        directory / "x.hdf5", lambda path: read_ground_truth(f"{path}::train"), speed=1
+        directory / "x.hdf5", lambda path: read_ground_truth(f"{path}::train"), speed=2
     )
-    store = Path(write_source("zarr", directory))
+    kinds["parquet"] = Kind(directory / "x.parquet", read_vectors, speed=2)
+    store = directory / "x.zarr"
     kinds["zarr metadata"] = Kind(store / "zarr.json", read_vectors, digits_changed, store, speed=1)
-    kinds["zarr chunk"] = Kind(store / "c" / "3" / "0", read_vectors, mutated, store, speed=1)
+    kinds["zarr chunk"] = Kind(store / "c" / "1" / "0", read_vectors, mutated, store, speed=1)
     return kinds
 
 
