@@ -97,7 +97,6 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
     at once, or heated rows are made of the whole batch.
     """
     batch = (1 + ahead) * work.batch_rows * work.row_bytes + work.source_rows * work.row_bytes
-    first = work.words[0] * work.dimension if work.layout.wide else 0
     residue = 4 * work.batch_rows * work.dimension
     widest = max(work.words[work.layout.wide :], default=0)
     sample = min(work.batch_rows, START_ROWS_PER_WORD * widest) * work.dimension
@@ -105,13 +104,20 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
     heated = HEATED[work.cooling] * residue
     equations = 12 * work.narrow_words**2 + 24 * work.narrow_words * work.dimension
     annealing = heated + equations + encoder_bytes(work, 0) + threads * encode_block_bytes(work)
-    left_over = residue + PASSES_BYTES if work.layout.wide else 0
-    return batch + max(24 * first, 8 * first + left_over + max(starting, annealing))
+    if not work.layout.wide:
+        return batch + max(starting, annealing)
+    left_over = residue + PASSES_BYTES + max(chooser_bytes(work) + starting, annealing)
+    return batch + max(24 * work.words[0] * work.dimension, left_over)
 
 
 def encode_block_bytes(work: Workload) -> int:
     """What the encoder allocates for the rows it works on: three arrays of floats, and scratch."""
     return 3 * 4 * ENCODER_ROWS * work.dimension + 8 * MIB
+
+
+def chooser_bytes(work: Workload) -> int:
+    """The words of a wide first dictionary, and again in the order in which they are compared."""
+    return 13 * work.words[0] * work.dimension if work.layout.wide else 0
 
 
 def encoder_bytes(work: Workload, block: int) -> int:
@@ -122,7 +128,7 @@ def encoder_bytes(work: Workload, block: int) -> int:
     pairs, words = work.narrow_words**2, work.narrow_words * work.dimension
     floats = (2 if work.layout.wide else 1) * 4 * ENCODER_ROWS * work.dimension
     making, working = 8 * pairs + 16 * words, 5 * pairs + 12 * words + block + floats + SCRATCH_BYTES
-    return 4 * sum(work.words) * work.dimension + max(making, working)
+    return chooser_bytes(work) + 4 * words + max(making, working)
 
 
 def encode_bytes(work: Workload) -> int:
