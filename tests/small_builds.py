@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.storage.format import MANIFEST
+from aggtree.storage.sealed_json import seal, unseal
+
 ROWS, DIMENSION = 3100, 12
 
 # Neither rows nor batches nor shards divide evenly.
@@ -36,9 +39,19 @@ def vectors(rows: int = ROWS, dimension: int = DIMENSION, seed: int = 0) -> NDAr
 
 
 def contents(index: Path) -> dict[str, str]:
-    """Name and digest of every file of an index."""
+    """Name and digest of every file of an index; of the manifest, of all but the place of the vectors."""
     return {
-        str(path.relative_to(index)): hashlib.sha256(path.read_bytes()).hexdigest()
+        str(path.relative_to(index)): hashlib.sha256(_without_place(path)).hexdigest()
         for path in sorted(index.rglob("*"))
         if path.is_file()
     }
+
+
+def _without_place(path: Path) -> bytes:
+    """The bytes of a file, sealed again without `vectors` if it is a manifest: only they know a path."""
+    data = path.read_bytes()
+    if path.name != MANIFEST:
+        return data
+    record = unseal(data, str(path))
+    record.pop("vectors", None)
+    return seal(record)
