@@ -48,6 +48,7 @@ Measured = TypeVar("Measured")
 KERNEL_ROWS = 300_000
 LEARN_ROWS = 5_000
 BLOCK_ROWS = 100_000
+TICK = 1e-9  # seconds of a processor for one row that count as none
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -186,7 +187,8 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
             measures[f"cluster_{count}"] = lambda count=count: encoding.job(clusters[count])
         turns = _turns(measures, options.rounds)
     rates = {name: 1 / min(cost.time for cost in costs) for name, costs in turns.items()}
-    busy = {name: min(cost.processors for cost in costs) for name, costs in turns.items()}
+    # Processor time is counted in ticks: a run of tiny size may take none.
+    busy = {name: max(TICK, min(cost.processors for cost in costs)) for name, costs in turns.items()}
     return {
         "rates": rates,
         "scaling": {kind: rates[f"{kind}_2"] / rates[f"{kind}_1"] for kind in ("threads", "cluster")},

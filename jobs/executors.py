@@ -33,6 +33,10 @@ class StoppedError(Exception):
     """Raised inside a task when its job is being stopped."""
 
 
+class LostResultError(Exception):
+    """A result that went with its worker; the task can be run again."""
+
+
 class Executor(ABC):
     """Runs the tasks of a stage, each at most `ATTEMPTS` times."""
 
@@ -192,7 +196,7 @@ class DaskExecutor(Executor):
                 for future in self._finished(running):
                     task = running.pop(future)
                     if future.status != "finished":
-                        ledger.fail(task, future.exception() or JobError("it was cancelled"))
+                        ledger.fail(task, future.exception() or LostResultError("its worker was lost"))
                         waiting.append(task)
                         continue
                     finished.add(task.number)
