@@ -28,7 +28,7 @@ from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.encoding import Encoder
 from aggtree.engine.params import AnnealingParams, parse_words
 from aggtree.jobs import train as train_module
-from aggtree.jobs.defaults import CHUNK_ROWS, default_batch_rows
+from aggtree.jobs.defaults import CHUNK_ROWS, default_batch_rows, default_shard_rows
 from aggtree.jobs.encode import EncodeTask, encode_shard
 from aggtree.jobs.executors import Executor, InProcess, local_cluster
 from aggtree.jobs.memory import MemoryMeter
@@ -56,7 +56,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("what", nargs="*", help="encode, train; both when left out")
     parser.add_argument("--work", type=Path, required=True, help="a folder for the vectors and the shards")
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--shard-rows", type=int, default=100_000)
+    parser.add_argument("--shard-rows", type=int, help="as a build of so many rows would choose")
     parser.add_argument("--words", default="256x8")
     parser.add_argument("--beam", type=int, default=10)
     parser.add_argument("--train-rows", type=int, default=500_000)
@@ -66,6 +66,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--generated", action="store_true", help="measure the generated source too")
     options = parser.parse_args(arguments)
     options.what = options.what or ["encode", "train"]
+    options.shard_rows = options.shard_rows or default_shard_rows(options.rows)
     if set(options.what) - {"encode", "train"}:
         parser.error(f"{options.what}: expected encode or train")
     return options
