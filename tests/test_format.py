@@ -10,7 +10,7 @@ from small_index import make_index, make_sample
 
 from aggtree.engine.params import SearchParams
 from aggtree.storage.code_store import CodeStore
-from aggtree.storage.format import ARRAYS, CODES, FORMAT_VERSION, EXTENDED_VERSION
+from aggtree.storage.format import ARRAYS, CODES, EXTENDED_VERSION, FORMAT_VERSION
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.manifest import read_manifest
 from aggtree.storage.verify import verify_index
