@@ -326,7 +326,7 @@ def _stages(
             f"of {format_size(plan.allowed)} allowed, {_workers(plan)}"
         )
         compile_kernels(recipe, job.source, progress)
-        meter.take_stage_peak()
+        meter.begin_stage()  # what compiling took is no stage's
         stages = Stages(
             job=job,
             recipe=recipe,

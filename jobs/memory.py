@@ -176,6 +176,10 @@ class MemoryMeter:
         """The peak since the last call; what is measured from now on belongs to the next stage."""
         self.measure()
         release_memory()
+        return self.begin_stage()
+
+    def begin_stage(self) -> int:
+        """Let the next stage begin now; returns the peak of the one before."""
         with self._lock:
             peak, self._stage_peak, self._bound = self._stage_peak, 0, 0
         self.measure()

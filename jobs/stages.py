@@ -213,7 +213,7 @@ class Stages:
     def commit(self) -> Manifest:
         """Stitch the parts into the tree's files and make this build the index."""
         self.close()
-        self.meter.take_stage_peak()  # the workers' memory was the last stage's
+        self.meter.begin_stage()  # the workers' memory was the last stage's
         parts = sorted(self.job.done("build"))
         self.progress.begin("stitch", len(parts) * (len(self.recipe.words) + 1), unit="slices")
         told = 0
