@@ -37,7 +37,7 @@ _this_is_the_child = False
 def compile_source_kernels(source: VectorSource) -> None:
     """See to it that numba's cache holds the kernels that compute rows, before the first row is asked for."""
     if source.spec.startswith("synthetic:"):
-        _compile_in_child({"spec": source.spec}, Progress())
+        _compile_in_child({"spec": source.spec}, {"source": source.spec.partition("?")[0]}, Progress())
 
 
 def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Progress) -> None:
@@ -47,20 +47,29 @@ def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Pr
     """
     facts = {name: fingerprint[name] for name in ("dimension", "dtype")}
     wide_ids = int(fingerprint["rows"]) > 2**32
-    _compile_in_child(facts | {"recipe": _tiny(recipe).to_json(), "wide_ids": wide_ids}, progress)
+    # Sizes are not compiled in: builds of one kind share their kernels.
+    kind = {
+        "dtype": fingerprint["dtype"],
+        "wide": recipe.words[0] > 256,
+        "cooling": recipe.cooling,
+        "norm_bytes": recipe.norm_bytes,
+        "metric": recipe.metric,
+        "wide_ids": wide_ids,
+    }
+    order = facts | {"recipe": _tiny(recipe).to_json(), "wide_ids": wide_ids}
+    _compile_in_child(order, kind, progress)
 
 
-def _compile_in_child(order: dict[str, Any], progress: Progress) -> None:
-    """Let a child carry out `order`, unless that was done before."""
+def _compile_in_child(order: dict[str, Any], kind: dict[str, Any], progress: Progress) -> None:
+    """Let a child carry out `order`, unless one of its kind was before."""
     if _this_is_the_child or not sys.executable:
         return
-    text = json.dumps(order, sort_keys=True)
-    mark = cache_directory() / f"{MARK}{_digest(text)}"
+    mark = cache_directory() / f"{MARK}{_digest(json.dumps(kind, sort_keys=True))}"
     if mark.exists():
         return
     progress.note("compiling the kernels, once for this machine")
     command = [sys.executable, "-c", "from aggtree.jobs.warm_up import main; main()"]
-    done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+    done = subprocess.run(command, input=json.dumps(order), text=True, capture_output=True, check=False)
     if done.returncode == 0:  # otherwise this process compiles what it needs, with the memory that takes
         with suppress(AggtreeError):
             make_directory(mark.parent)
@@ -85,9 +94,9 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aggtree"
 
 
-def _digest(order: str) -> str:
+def _digest(kind: str) -> str:
     """Stands for everything compiled code depends on."""
-    return hashlib.sha256(f"{order} {_sources()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{kind} {_sources()}".encode()).hexdigest()[:16]
 
 
 @cache

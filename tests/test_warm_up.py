@@ -39,7 +39,7 @@ def compile_for(**changes: Any) -> None:
 def test_each_kind_of_build_is_compiled_once(children: list[str]) -> None:
     for _ in range(2):
         compile_for()
-        compile_for(seed=3, train_rows=1500, rows=9000)  # no other kernels
+        compile_for(seed=3, train_rows=1500, rows=9000, dimension=100, words=(32,) * 5)  # no other kernels
     assert len(children) == 1
     compile_for(dtype="float32")
     compile_for(rows=2**33)
