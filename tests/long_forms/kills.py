@@ -238,4 +238,5 @@ def run(place: Path, seed: int, plan: dict[str, int] | None = None) -> dict[str,
 
 def met(counts: dict[str, int]) -> bool:
     failures = ("differences", "half-visible indexes", "old index lost", "commands failed")
-    return counts["kills"] >= 200 and not any(counts[name] for name in failures)
+    kinds = all(counts.get(f"kills by {kind}", 0) > 0 for kind in PLAN)
+    return kinds and counts["kills"] >= 200 and not any(counts[name] for name in failures)
