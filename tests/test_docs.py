@@ -11,6 +11,8 @@ from aggtree.jobs.command_line import cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FIRST_READ = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
+"""Pages whose code always runs; that of the others takes minutes."""
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 
@@ -29,7 +31,13 @@ def run_console(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT))
+    "page",
+    [
+        pytest.param(page, marks=[] if page in FIRST_READ else [pytest.mark.slow])
+        for page in PAGES
+        if blocks(page)
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
