@@ -19,8 +19,9 @@ $(VENV)/installed: pyproject.toml
 demo: $(VENV)/installed  ## build an index of real SIFT out of core, query it, compare with exact search
 	$(BIN)/python -m aggtree.jobs.demo --directory demo
 
+# worksteal: neighbouring tests, which share fixtures, stay in one process as long as there is enough to do.
 test: $(VENV)/installed  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-slow: $(VENV)/installed  ## tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600

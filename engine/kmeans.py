@@ -127,7 +127,11 @@ def shrunk(rows: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.
     labels, _ = NearestWord(words).assign(rows)
     uses = np.bincount(labels, minlength=len(words)).astype(np.float64)
     spare = max(1, len(rows) - np.count_nonzero(uses))
-    inside = ((rows - words[labels]).astype(np.float64) ** 2).sum(axis=0) / spare
+    inside = np.zeros(rows.shape[1])
+    for first in range(0, len(rows), COVARIANCE_BLOCK):
+        here = slice(first, first + COVARIANCE_BLOCK)
+        inside += ((rows[here] - words[labels[here]]).astype(np.float64) ** 2).sum(axis=0)
+    inside /= spare
     share = uses / len(rows)
     centre = share @ words
     spread = share @ (words - centre) ** 2
