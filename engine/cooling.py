@@ -98,7 +98,8 @@ def residual_start(rows: Rows, layout: CodeLayout, rng: np.random.Generator) -> 
         sample = choose_rows(residue, min(len(rows), START_ROWS_PER_WORD * size), rng)
         words = improved_kmeans(sample, np.zeros((size, rows.shape[1]), np.float32), rng, shrink=True)
         labels, _ = NearestWord(words).assign(residue)
-        residue -= words[labels]
+        for first in range(0, len(rows), CHUNK_ROWS):
+            residue[first : first + CHUNK_ROWS] -= words[labels[first : first + CHUNK_ROWS]]
         parts.append(words)
     return Narrow(np.concatenate(parts), layout)
 

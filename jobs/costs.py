@@ -93,14 +93,14 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
 
     A wide first dictionary is learned before all others: its words, their sums, their layout for products and
     the next words; it and the rows it leaves over stay. The first batch of the others needs most: they start
-    from k-means on a sample, and what words owe to chance is found in float64. Then all words are solved for
-    at once, or heated rows are made of the whole batch.
+    from k-means on a sample, which is there as drawn, rotated and cut to some dimensions. Then all words are
+    solved for at once, or heated rows are made of the whole batch.
     """
     batch = (1 + ahead) * work.batch_rows * work.row_bytes + work.source_rows * work.row_bytes
     residue = 4 * work.batch_rows * work.dimension
     widest = max(work.words[work.layout.wide :], default=0)
     sample = min(work.batch_rows, START_ROWS_PER_WORD * widest) * work.dimension
-    starting = residue + 8 * 4 * sample + START_BYTES
+    starting = residue + 4 * 4 * sample + START_BYTES
     heated = HEATED[work.cooling] * residue
     equations = 12 * work.narrow_words**2 + 24 * work.narrow_words * work.dimension
     annealing = heated + equations + encoder_bytes(work, 0) + threads * encode_block_bytes(work)
