@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from aggtree.jobs import build_commands, search_commands, tune_command
+from aggtree.jobs import build_commands, report_command, search_commands, tune_command
 from aggtree.jobs.command_options import json_option, progress_for
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.version import __version__
@@ -54,6 +54,7 @@ for command in (
     search_commands.search,
     search_commands.exact,
     tune_command.tune,
+    report_command.report,
 ):
     cli.add_command(command)
 

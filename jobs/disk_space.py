@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from aggtree.jobs.memory import format_size
@@ -28,5 +29,7 @@ def written_bytes(directory: Path) -> int:
     """Bytes of all files below a directory that may not be there."""
     total = 0
     for parent, _, names in os.walk(directory):
-        total += sum((Path(parent) / name).lstat().st_size for name in names)
+        for name in names:
+            with suppress(FileNotFoundError):  # removed by whoever writes there now
+                total += (Path(parent) / name).lstat().st_size
     return total

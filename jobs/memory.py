@@ -15,6 +15,7 @@ import gc
 import os
 import re
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -125,15 +126,45 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+class MemoryTrace:
+    """Memory over time in a bounded number of points: each the most that was used since the one before."""
+
+    MOST = 120
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, int]] = []
+        self._step = 1
+        self._waiting: list[int] = []
+
+    def add(self, moment: float, used: int) -> None:
+        """One measurement, at a moment of the monotonic clock."""
+        self._waiting.append(used)
+        if len(self._waiting) < self._step:
+            return
+        self._points.append((moment, max(self._waiting)))
+        self._waiting.clear()
+        if len(self._points) == self.MOST:
+            # Every two become one, and from now on it takes twice as many measurements to make one.
+            pairs = zip(self._points[::2], self._points[1::2], strict=True)
+            self._points = [(end, max(before, used)) for (_, before), (end, used) in pairs]
+            self._step *= 2
+
+    def since(self, began: float) -> tuple[tuple[float, int], ...]:
+        """The points after a moment, with the seconds that had passed."""
+        return tuple((moment - began, used) for moment, used in list(self._points) if moment >= began)
+
+
 class MemoryMeter:
     """Context manager: a thread measures the process tree until the block ends.
 
-    `peak` is the largest sum seen, `take_stage_peak()` the largest since it was last asked.
+    `peak` is the largest sum seen, `take_stage_peak()` the largest since it was last asked; `trace` is what
+    the stage used so far, over time.
     """
 
     def __init__(self, interval: float = 0.1) -> None:
         self.now = 0
         self.peak = 0
+        self.trace = MemoryTrace()
         self._stage_peak = 0
         self._bound = 0  # the upper bound when it was last measured exactly, and what that counts twice
         self._twice = 0
@@ -182,9 +213,10 @@ class MemoryMeter:
         """Let the next stage begin now; returns the peak of the one before."""
         with self._lock:
             peak, self._stage_peak, self._bound = self._stage_peak, 0, 0
+        self.trace = MemoryTrace()
         self.measure()
         return peak
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
-            self.measure()
+            self.trace.add(time.monotonic(), self.measure())

@@ -22,6 +22,7 @@ class Progress:
     def __init__(self) -> None:
         self.memory: Callable[[], int] | None = None
         self.stage = ""
+        self.unit = ""
         self.total = 0
         self.done = 0
         self._began = 0.0
@@ -35,7 +36,7 @@ class Progress:
 
     def begin(self, stage: str, total: int, *, done: int = 0, unit: str = "rows") -> None:
         """A stage of `total` units begins; `done` of them were finished by an earlier run."""
-        self.stage, self.total, self.done = stage, total, done
+        self.stage, self.unit, self.total, self.done = stage, unit, total, done
         self._began, self._began_done = time.monotonic(), done
         self.show("begin", unit=unit)
 
@@ -63,9 +64,14 @@ class Progress:
         return time.monotonic() - self._began
 
     @property
+    def done_now(self) -> int:
+        """Units of the stage done in this run."""
+        return self.done - self._began_done
+
+    @property
     def rate(self) -> float:
         """Units per second since the stage began in this run."""
-        return (self.done - self._began_done) / max(self.seconds, 1e-9)
+        return self.done_now / max(self.seconds, 1e-9)
 
     @property
     def remaining(self) -> float | None:
@@ -79,7 +85,6 @@ class PlainProgress(Progress):
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
         self._stream = stream if stream is not None else sys.stderr
-        self._unit = ""
         self._said = 0.0
 
     def note(self, text: str) -> None:
@@ -89,14 +94,14 @@ class PlainProgress(Progress):
     def show(self, event: str, **facts: Any) -> None:
         now = time.monotonic()
         if event == "begin":
-            self._unit, self._said = facts["unit"], now
+            self._said = now
             resumed = f", {self.done:,} done before" if self.done else ""
-            self.note(f"{self.stage}: {self.total:,} {self._unit}{resumed}")
+            self.note(f"{self.stage}: {self.total:,} {self.unit}{resumed}")
         elif event == "advance" and now - self._said >= PLAIN_SECONDS:
             self._said = now
             left = self.remaining
             self.note(
-                f"{self.stage}: {self.done:,} of {self.total:,} {self._unit}, {self.rate:,.0f}/s"
+                f"{self.stage}: {self.done:,} of {self.total:,} {self.unit}, {self.rate:,.0f}/s"
                 + (f", {format_time(left)} left" if left is not None else "")
                 + (f", {format_size(self.memory())}" if self.memory else "")
             )
@@ -153,7 +158,6 @@ class LiveProgress(Progress):
             expand=True,
         )
         self._task: Any = None
-        self._unit = ""
 
     def __enter__(self) -> "LiveProgress":
         self._display.start()
@@ -164,7 +168,6 @@ class LiveProgress(Progress):
 
     def show(self, event: str, **facts: Any) -> None:
         if event == "begin":
-            self._unit = facts["unit"]
             self._task = self._display.add_task(self.stage, total=self.total, completed=self.done, detail="")
             return
         if event == "end":
@@ -174,7 +177,7 @@ class LiveProgress(Progress):
             self._display.stop_task(self._task)
             return
         left = self.remaining
-        words = [f"{self.rate:,.0f} {self._unit}/s"]
+        words = [f"{self.rate:,.0f} {self.unit}/s"]
         if left is not None:
             words.append(f"{format_time(left)} left")
         if self.memory:
@@ -185,7 +188,7 @@ class LiveProgress(Progress):
         self._display.stop()
 
     def _figures(self, facts: dict[str, Any]) -> str:
-        words = [f"{self.rate:,.0f} {self._unit}/s"] if self.done > self._began_done else ["done before"]
+        words = [f"{self.rate:,.0f} {self.unit}/s"] if self.done > self._began_done else ["done before"]
         words += [f"{name.replace('_', ' ')} {value}" for name, value in facts.items()]
         return " · ".join(words)
 

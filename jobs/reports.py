@@ -90,8 +90,8 @@ def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
     recipe = plan.recipe
     click.echo(f"{plan.source}: {plan.rows:,} rows of dimension {plan.dimension}")
     click.echo(
-        f"dictionaries {_sizes(recipe.words)}, beam {recipe.beam}, {recipe.train_rows:,} rows of training, "
-        f"buckets of {recipe.bucket}"
+        f"dictionaries {format_words(recipe.words)}, beam {recipe.beam}, {recipe.train_rows:,} rows of "
+        f"training, buckets of {recipe.bucket}"
     )
     print_table(
         "",
@@ -182,7 +182,7 @@ def show_info(index: Index, *, as_json: bool) -> None:
         click.echo(f"tuned for k {k}: {ends}")
     click.echo(f"vectors for exact distances: {manifest.vectors or 'an array, to be named'}")
     parameters = dict(manifest.parameters)
-    click.echo(f"dictionaries {_sizes(manifest.words)}; made by aggtree {manifest.made_by}")
+    click.echo(f"dictionaries {format_words(manifest.words)}; made by aggtree {manifest.made_by}")
     click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))
     print_table(
         "",
@@ -222,7 +222,7 @@ def show_damages(index: Path, damages: Sequence[Damage], *, as_json: bool) -> No
         click.echo(f"{index}: every byte is right")
 
 
-def _sizes(words: Sequence[int]) -> str:
+def format_words(words: Sequence[int]) -> str:
     """Sizes as the command line takes them: 4096,256x8."""
     groups: list[list[int]] = []
     for size in words:

@@ -9,6 +9,7 @@
 A partition counts as done when its output has its final name and its record is written, in this order.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +27,10 @@ from aggtree.jobs.build_tree import (
     save_splits,
 )
 from aggtree.jobs.code_place import open_codes, shard_records
+from aggtree.jobs.disk_space import written_bytes
 from aggtree.jobs.encode import EncodeTask, encode_shard
 from aggtree.jobs.executors import Executor
-from aggtree.jobs.memory import MemoryMeter, format_size
+from aggtree.jobs.memory import MemoryMeter, MemoryTrace, format_size
 from aggtree.jobs.own_ids import own_ids_record, same_vectors
 from aggtree.jobs.plan import Plan
 from aggtree.jobs.progress import Progress
@@ -37,14 +39,17 @@ from aggtree.jobs.remembered_source import remember_source, remembered_source
 from aggtree.jobs.sort import SortTask, sort_shard
 from aggtree.jobs.streams import travels
 from aggtree.jobs.tasks import Function, Task
-from aggtree.jobs.train import CHECKPOINT, TrainJob, train
+from aggtree.jobs.train import CHECKPOINT, TrainJob, learning_curve, train
 from aggtree.storage.atomic import make_directory, remove_file, remove_tree
+from aggtree.storage.build_report import StageFigures, record_stage, write_report
 from aggtree.storage.code_store import CodeStore
+from aggtree.storage.dictionary_file import load_state
 from aggtree.storage.errors import IndexFormatError, JobError, SourceError
+from aggtree.storage.file_record import FileRecord, RemoteCodes
 from aggtree.storage.format import CODES, DICTIONARIES
 from aggtree.storage.index_writer import commit_index, stitch_parts
 from aggtree.storage.job_record import JobRecord, finish_job
-from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes
+from aggtree.storage.manifest import Manifest
 from aggtree.storage.vector_source import VectorSource
 
 RUNS = "runs"
@@ -121,7 +126,8 @@ class Stages:
         error = train(
             self._needed_source(), train_job, threads=threads, ahead=self.plan.ahead, progress=self.progress
         )
-        self.job.record_done("train", 0, {"error": error})
+        curve = learning_curve(load_state(train_job.checkpoint))
+        self.job.record_done("train", 0, {"error": error} | curve)
         remove_file(train_job.checkpoint)
         self._end("train", error=f"{error:.5g}")
 
@@ -245,8 +251,9 @@ class Stages:
             metric=self.recipe.metric,
             own_ids=own_ids_record(self.job),
         )
-        finish_job(self.job.index)
         self._end("stitch")
+        write_report(self.job)
+        finish_job(self.job.index)
         return manifest
 
     def close(self) -> None:
@@ -311,6 +318,7 @@ class Stages:
         self._end(stage)
 
     def _end(self, stage: str, **facts: str) -> None:
+        trace = self.meter.trace
         peak = self.meter.take_stage_peak()
         if self.plan.mode == "scheduler":
             # Workers of an existing cluster are no children of this process: they told their peaks.
@@ -323,7 +331,24 @@ class Stages:
                 peak=peak,
             )
         )
+        record_stage(self.job, self._figures(stage, trace))
         self.progress.end(**facts, peak_memory=format_size(peak))
+
+    def _figures(self, stage: str, trace: MemoryTrace) -> StageFigures:
+        """What the stage that ends now took, for the report of the build."""
+        result, progress = self.results[-1], self.progress
+        return StageFigures(
+            name=stage,
+            began=time.time() - result.seconds,
+            seconds=result.seconds,
+            done=progress.done_now,
+            total=progress.total,
+            unit=progress.unit,
+            projected=result.projected,
+            peak=result.peak,
+            disk=written_bytes(self.job.index),
+            memory=trace.since(time.monotonic() - result.seconds),
+        )
 
 
 def _has_size(path: Path, record: Mapping[str, Any]) -> bool:

@@ -85,6 +85,13 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
     return float(trainer.distortions[-1])
 
 
+def learning_curve(state: State) -> dict[str, Any]:
+    """What the last checkpoint knows of the errors: as `BuildReport` has them."""
+    errors = state["distortions"].tolist()
+    later = max(0, int(state[BATCHES_DONE][0]) - 1)
+    return {"distortions": errors, "rounds": max(0, len(errors) - 1 - later)}
+
+
 def _annealer(params: AnnealingParams) -> DictionaryAnnealing:
     return DictionaryAnnealing(
         words=params.words,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.storage.build_report import REPORT
 from aggtree.storage.format import MANIFEST
 from aggtree.storage.sealed_json import seal, unseal
 
@@ -39,11 +40,14 @@ def vectors(rows: int = ROWS, dimension: int = DIMENSION, seed: int = 0) -> NDAr
 
 
 def contents(index: Path) -> dict[str, str]:
-    """Name and digest of every file of an index; of the manifest, of all but the place of the vectors."""
+    """Name and digest of every file of an index; of the manifest, of all but the place of the vectors.
+
+    What the build took is no part of the index, and is left out.
+    """
     return {
         str(path.relative_to(index)): hashlib.sha256(_without_place(path)).hexdigest()
         for path in sorted(index.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path != index / REPORT
     }
 
 

@@ -64,7 +64,7 @@ def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_finished_index_holds_nothing_of_the_work(reference: Path) -> None:
     names = {path.name.partition("-")[0] for path in reference.iterdir()}
-    assert names == {"manifest.json", "build"}
+    assert names == {"manifest.json", "report.json", "build"}
     assert verify_index(reference) == []
 
 
