@@ -45,11 +45,10 @@ from aggtree.storage.build_report import StageFigures, record_stage, write_repor
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.dictionary_file import load_state
 from aggtree.storage.errors import IndexFormatError, JobError, SourceError
-from aggtree.storage.file_record import FileRecord, RemoteCodes
 from aggtree.storage.format import CODES, DICTIONARIES
 from aggtree.storage.index_writer import commit_index, stitch_parts
 from aggtree.storage.job_record import JobRecord, finish_job
-from aggtree.storage.manifest import Manifest
+from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes
 from aggtree.storage.vector_source import VectorSource
 
 RUNS = "runs"
