@@ -1,6 +1,30 @@
-"""No test depends on how fast the machine is: examples of hypothesis have no deadline."""
+"""What all tests share: examples of hypothesis have no deadline, and one small index serves many."""
 
+from pathlib import Path
+
+import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
+from small_builds import SMALL, vectors
 
+# No test depends on how fast the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of small vectors."""
+    path = tmp_path_factory.mktemp("source") / "base.npy"
+    np.save(path, vectors())
+    return path
+
+
+@pytest.fixture(scope="session")
+def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its index as this process builds it, one task after the other; not to be changed."""
+    from aggtree.jobs.build_index import build
+
+    index = tmp_path_factory.mktemp("reference") / "index"
+    build(source, index, workers=0, **SMALL)
+    return index

@@ -44,22 +44,11 @@ from aggtree.storage.run_files import write_run
 from aggtree.storage.verify import verify_index
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("source") / "base.npy"
-    np.save(path, vectors())
-    return path
-
-
-@pytest.fixture(scope="module")
-def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The index as this process builds it, one task after the other."""
-    index = tmp_path_factory.mktemp("reference") / "index"
-    result = build(source, index, workers=0, **SMALL)
+def test_a_build_tells_what_it_did(source: Path, tmp_path: Path) -> None:
+    result = build(source, tmp_path / "index", workers=0, **SMALL)
     assert result.rows == ROWS and not result.already_built
     assert result.peak > 0
     assert [stage.name for stage in result.stages] == ["train", "encode", "sort", "build", "stitch"]
-    return index
 
 
 def test_a_finished_index_holds_nothing_of_the_work(reference: Path) -> None:
