@@ -112,6 +112,38 @@ def _multiply_tile(
     return types.void(rows, types.int64, panel, start, out, types.int64), generate
 
 
+def _sum_table_rows(builder: Any, table: Any, offsets: Any, count: Any, first: Any) -> list[Any]:
+    """Σ_{j < count} table[offsets[j] + first ...], CHUNK entries as vectors; the builder goes on after it."""
+    none = ir.Constant(_SHORTS, [0] * LANES)
+    parts = range(CHUNK // LANES)
+    start = builder.block
+    rows, end = builder.append_basic_block("sum.rows"), builder.append_basic_block("sum.end")
+    builder.cbranch(builder.icmp_signed(">", count, _INT64(0)), rows, end)
+
+    builder.position_at_end(rows)
+    j = builder.phi(_INT64)
+    sums = [builder.phi(_SHORTS) for _ in parts]
+    row = builder.gep(table, [builder.add(builder.load(builder.gep(offsets, [j])), first)])
+    totals = [
+        builder.add(sums[part], _load(builder, builder.gep(row, [_INT64(LANES * part)]), _SHORTS))
+        for part in parts
+    ]
+    following = builder.add(j, _INT64(1))
+    for value, initial, updated in zip(
+        [j, *sums], [_INT64(0)] + [none] * len(parts), [following, *totals], strict=True
+    ):
+        value.add_incoming(initial, start)
+        value.add_incoming(updated, rows)
+    builder.cbranch(builder.icmp_signed("<", following, count), rows, end)
+
+    builder.position_at_end(end)
+    found = [builder.phi(_SHORTS) for _ in parts]
+    for part in parts:
+        found[part].add_incoming(none, start)
+        found[part].add_incoming(totals[part], rows)
+    return found
+
+
 def _score_row(
     _: Any,
     table: Any,
@@ -139,42 +171,14 @@ def _score_row(
         count, words, place, lane = args[2], args[6], args[8], args[10]
         bases = _splat(builder, args[5], _INTS)
         own_data = builder.gep(own_data, [args[4]])
-        none = ir.Constant(_SHORTS, [0] * LANES)
-        parts = range(CHUNK // LANES)
         before = builder.block
-        chunk, inner, tail, after = (
-            builder.append_basic_block(name)
-            for name in ("score.chunk", "score.rows", "score.tail", "score.end")
-        )
+        chunk, after = builder.append_basic_block("score.chunk"), builder.append_basic_block("score.end")
         builder.branch(chunk)
 
         builder.position_at_end(chunk)
         k, least = builder.phi(_INT64), builder.phi(_INTS)
-        builder.cbranch(builder.icmp_signed(">", count, _INT64(0)), inner, tail)
-
-        builder.position_at_end(inner)
-        j = builder.phi(_INT64)
-        sums = [builder.phi(_SHORTS) for _ in parts]
-        row = builder.gep(table_data, [builder.add(builder.load(builder.gep(offset_data, [j])), k)])
-        totals = [
-            builder.add(sums[part], _load(builder, builder.gep(row, [_INT64(LANES * part)]), _SHORTS))
-            for part in parts
-        ]
-        following = builder.add(j, _INT64(1))
-        for value, initial, updated in zip(
-            [j, *sums], [_INT64(0)] + [none] * len(parts), [following, *totals], strict=True
-        ):
-            value.add_incoming(initial, chunk)
-            value.add_incoming(updated, inner)
-        builder.cbranch(builder.icmp_signed("<", following, count), inner, tail)
-
-        builder.position_at_end(tail)
-        cross = [builder.phi(_SHORTS) for _ in parts]
-        lowest = least
-        for part in parts:
-            cross[part].add_incoming(none, chunk)
-            cross[part].add_incoming(totals[part], inner)
-        for part in parts:
+        cross, lowest = _sum_table_rows(builder, table_data, offset_data, count, k), least
+        for part in range(CHUNK // LANES):
             position = builder.add(k, _INT64(LANES * part))
             terms = _load(builder, builder.gep(own_data, [position]), _INTS)
             score = builder.add(builder.add(builder.sext(cross[part], _INTS), bases), terms)
@@ -182,9 +186,9 @@ def _score_row(
             lowest = builder.select(builder.icmp_signed("<", score, lowest), score, lowest)
         following = builder.add(k, _INT64(CHUNK))
         k.add_incoming(_INT64(0), before)
-        k.add_incoming(following, tail)
+        k.add_incoming(following, builder.block)
         least.add_incoming(ir.Constant(_INTS, [2**31 - 1] * LANES), before)
-        least.add_incoming(lowest, tail)
+        least.add_incoming(lowest, builder.block)
         builder.cbranch(builder.icmp_signed("<", following, words), chunk, after)
 
         builder.position_at_end(after)
