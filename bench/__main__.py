@@ -4,7 +4,18 @@ import importlib
 import sys
 from pathlib import Path
 
-NOT_BENCHMARKS = {"__init__", "__main__", "data_sets", "grown_codes_kernels", "quantizer_report", "record"}
+NOT_BENCHMARKS = {
+    *("__init__", "__main__", "data_sets", "grown_codes_kernels", "record"),
+    *(
+        "generated",
+        "graphs",
+        "paper_figures",
+        "paper_report",
+        "prediction",
+        "quantizer_report",
+        "scale_report",
+    ),
+}
 
 
 def names() -> list[str]:

@@ -1,20 +1,25 @@
-"""Write the README's table and plot from `bench/results` alone: `python -m bench numbers`.
+"""Write every generated figure of README and docs from `bench/results` alone.
 
-`make numbers DATA=DIR` runs the benchmarks first. Ratios compare figures of one run on one core count;
-rows that speak against us are kept.
+    python -m bench numbers [--check]
+
+`make numbers DATA=DIR` runs the benchmarks of the README first. Ratios compare figures of one run on one core
+count; rows that speak against us are kept. --check writes nothing and names the files that are not what the
+results make of them; a test does the same.
 """
 
-from pathlib import Path
+import sys
 from typing import Any
 
 import numpy as np
 
-from bench import record
+from aggtree.jobs.report_charts import LineChart, Series
+from bench import paper_figures, paper_report, record, scale_report
+from bench.generated import IMAGES, MISSING, ROOT, Output, image_file, markdown
+from bench.quantizer_report import latest, of_last_run
 
-ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
-PLOT = ROOT / "docs" / "images" / "recall_time.png"
 RECALL = 0.94
+LEAST = 0.7
+"""Recall below which a plot shows nothing."""
 
 
 def time_at(points: list[dict[str, Any]], name: str, kind: str, target: float) -> float:
@@ -35,6 +40,7 @@ def recall_at(points: list[dict[str, Any]], name: str, target: float) -> list[fl
 
 def search_rows(line: dict[str, Any]) -> list[list[str]]:
     points, rows = line["results"]["points"], []
+    sizes = line["results"].get("bytes_per_vector", {})
     ours = {kind: time_at(points, "aggtree", kind, RECALL) for kind in ("batch_ms", "single_ms")}
     for name in dict.fromkeys(point["system"] for point in points):
         times = {kind: time_at(points, name, kind, RECALL) for kind in ours}
@@ -48,26 +54,24 @@ def search_rows(line: dict[str, Any]) -> list[list[str]]:
                 f"{times['batch_ms']:.3f}",
                 f"{times['single_ms']:.3f}",
                 faster,
+                *([f"{sizes[name]:.1f}"] if sizes else []),
             ]
         )
     return rows
 
 
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def search_part(line: dict[str, Any]) -> str:
     machine, build, parameters = line["machine"], line["results"]["build"], line["parameters"]
+    sizes = line["results"].get("bytes_per_vector", {})
     header = ["index", "R@1", "R@10", "ms, batch", "ms, one by one", "our speed-up, batch"]
+    header += ["bytes per vector"] if sizes else []
     place = f"one thread of {machine['processor']}, Faiss {machine['packages']['faiss-cpu']} in the same run"
     vectors = f"{parameters['rows']:,} SIFT of real photographs, {parameters['queries']:,} queries"
     peak = f"{build['peak'] / 2**20:.0f} MiB under `--memory {parameters['memory']}`"
     return f"""\
 Search at R@100 = {RECALL} on {parameters["prefix"]} ({vectors}), {place}, commit {line["commit"]}:
 
-{markdown(header, search_rows(line))}
+{markdown(header, search_rows(line)).strip()}
 
 It was built from the file in {build["seconds"]:.0f} s on {machine["cores"]} cores with a measured peak of
 {peak}; a query process needs {build["bytes_per_vector"]:.1f} bytes per vector, ids and dictionaries
@@ -75,61 +79,68 @@ included. Command: `python -m bench recall_time --data DIR`.
 """
 
 
-def draw(line: dict[str, Any]) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for name in dict.fromkeys(point["system"] for point in line["results"]["points"]):
-        mine = sorted(
-            (p["recall"][2], p["batch_ms"]) for p in line["results"]["points"] if p["system"] == name
-        )
-        axes.plot(*zip(*mine, strict=True), "o-", linewidth=2.5 if name == "aggtree" else 1.2, label=name)
-    parameters = line["parameters"]
-    axes.set(xlabel="R@100", ylabel="ms per query, one thread, batch", yscale="log", xlim=(0.7, 1.0))
-    axes.set_title(f"{parameters['prefix']}: {parameters['rows']:,} SIFT descriptors of real photographs")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    PLOT.parent.mkdir(exist_ok=True)
-    figure.savefig(PLOT, dpi=110)
-
-
-def quantizer_part(lines: list[dict[str, Any]]) -> str:
-    """E at equal bytes and encoding speed, as ratios to Faiss."""
-    newest = {
-        tuple(line["parameters"].get(key) for key in ("table", "prefix", "bytes", "method")): line["results"]
-        for line in lines
-    }
-    rows = []
-    for (table, prefix, width, method), rival in sorted(newest.items(), key=str):
-        ours = newest.get((table, prefix, width, "da"))
-        if table != "training" or method == "da" or ours is None:
-            continue
-        speed = ours["rows_per_second"] / rival["rows_per_second"]
-        rows.append(
-            [prefix, str(width), f"Faiss {method.upper()}", f"{ours['E'] / rival['E']:.3f}", f"{speed:.1f} x"]
-        )
-    if not rows:
-        return ""
-    header = ["vectors", "bytes", "against", "our distortion / theirs", "our encoding speed / theirs"]
-    return (
-        "Quantizers trained on the same vectors, one thread each (beam 10):\n\n"
-        f"{markdown(header, rows)}\n\nCommand: `python -m bench quantizer --data DIR training`.\n"
+def plot(line: dict[str, Any]) -> LineChart:
+    """R@100 against time, a curve for each system."""
+    points, parameters = line["results"]["points"], line["parameters"]
+    series = []
+    for name in dict.fromkeys(point["system"] for point in points):
+        mine = sorted((p["batch_ms"], p["recall"][2]) for p in points if p["system"] == name)
+        series.append(Series(name=name, points=[point for point in mine if point[1] >= LEAST]))
+    return LineChart(
+        title=f"R@100 against time per query, {parameters['prefix']}, {parameters['rows']:,} vectors",
+        x="ms per query, one thread, batch",
+        y="R@100",
+        series=[line for line in series if line.points],
+        x_logarithmic=True,
+        keys=True,
     )
 
 
-def main(arguments: list[str]) -> int:
-    if arguments:
-        raise SystemExit("usage: python -m bench numbers")
+def quantizer_part(lines: list[dict[str, Any]], prefix: str) -> str:
+    """E at equal bytes and encoding speed, as ratios to Faiss in the same run."""
+    tables = [line for line in lines if line["parameters"]["table"] == "training"]
+    mine = [line for line in of_last_run(tables) if line["parameters"]["prefix"] == prefix]
+    newest = {key: line["results"] for key, line in latest(mine, "bytes", "method").items()}
+    rows = []
+    for (width, method), rival in sorted(newest.items(), key=str):
+        ours = newest.get((width, "da"))
+        if method == "da" or ours is None:
+            continue
+        speed = ours["rows_per_second"] / rival["rows_per_second"]
+        error = ours["E"] / rival["E"]
+        rows.append([str(width), f"Faiss {method.upper()}", f"{error:.3f}", f"{speed:.1f} x"])
+    header = ["bytes", "against", "our distortion / theirs", "our encoding speed / theirs"]
+    return (
+        f"Quantizers trained on the same vectors of {prefix}, one thread each (beam 10):\n\n"
+        f"{markdown(header, rows)}\nCommand: `python -m bench quantizer --data DIR training`. More: "
+        "[the paper's tables and ours](docs/explanation/paper.md).\n"
+    )
+
+
+def make() -> Output:
+    """Every generated file, from the results as they are."""
+    output = Output()
     searches = record.read("recall_time")
-    parts = [quantizer_part(record.read("quantizer"))]
+    found = [search_part(searches[-1]) if searches else MISSING]
+    found.append(quantizer_part(record.read("quantizer"), "photosift500k"))
+    output.page(ROOT / "README.md", {"numbers": "\n".join(found)})
     if searches:
-        draw(searches[-1])
-        parts.insert(0, search_part(searches[-1]))
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n" + "\n".join(part for part in parts if part) + f"{END}{after}")
-    return 0
+        output.files[IMAGES / "recall_time.svg"] = image_file(plot(searches[-1]).svg())
+    explanation = ROOT / "docs" / "explanation"
+    output.page(explanation / "paper.md", {**paper_report.parts(), **paper_figures.parts(output)})
+    output.page(explanation / "scale.md", scale_report.parts(output))
+    return output
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        raise SystemExit("usage: python -m bench numbers [--check]")
+    output = make()
+    if not arguments:
+        output.write()
+        return 0
+    stale = output.stale()
+    sys.stderr.writelines(
+        f"{path}: not what bench/results says; run `python -m bench numbers`\n" for path in stale
+    )
+    return 1 if stale else 0

@@ -1,15 +1,18 @@
 """Recall against time per query: an index built by `aggtree.build` with its defaults, beside Faiss indexes.
 
-    python -m bench recall_time --data DIR [--prefix photosift500k] [--index DIR] [--words 2048,256x8]
+    python -m bench recall_time --data DIR [--prefix photosift500k] [--index DIR] [--words SIZES] [--graphs]
 
 DIR holds PREFIX_base, PREFIX_learn, PREFIX_query (bvecs) and PREFIX_groundtruth.ivecs. One thread for all.
-Each index is driven through several efforts; all are timed in turns, so that noise hits all alike.
+Each index is driven through several efforts; all are timed in turns, so that noise hits all alike. With
+--graphs also those of hnswlib and usearch that are installed, built on all cores. Bytes per vector are those
+of the serialized index, for aggtree of what a query process maps.
 """
 
 import argparse
+import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,8 @@ from threadpoolctl import threadpool_limits
 import aggtree
 from aggtree.storage.vector_source import read_ground_truth
 from bench import record
-from bench.data_sets import read_vectors
+from bench.data_sets import read_vectors, vector_file
+from bench.graphs import graph_peers
 
 K = 100
 TURNS = 5
@@ -34,7 +38,7 @@ Search = Callable[[np.ndarray], np.ndarray]
 
 def built_index(options: argparse.Namespace, folder: Path) -> tuple[aggtree.Index, dict[str, Any]]:
     """The index of the base file, and what its build took."""
-    base = options.data / f"{options.prefix}_base.bvecs"
+    base = vector_file(options.data, options.prefix, "base")
     result = aggtree.build(
         base, options.index or folder / "index", memory=options.memory, words=options.words
     )
@@ -62,7 +66,8 @@ def tree_searches(index: aggtree.Index) -> dict[int, Search]:
     return {first: search(first) for first in FIRST_LIMITS}
 
 
-def faiss_searches(name: str, learn: np.ndarray, base: np.ndarray) -> dict[int, Search]:
+def faiss_searches(name: str, learn: np.ndarray, base: np.ndarray) -> tuple[dict[int, Search], float]:
+    """Searches by the number of probes, and bytes per vector."""
     index = faiss.index_factory(base.shape[1], name)
     index.train(learn)
     index.add(base)
@@ -75,7 +80,18 @@ def faiss_searches(name: str, learn: np.ndarray, base: np.ndarray) -> dict[int, 
 
         return run
 
-    return {probes: search(probes) for probes in PROBES}
+    size = len(faiss.serialize_index(index)) / len(base)
+    return {probes: search(probes) for probes in PROBES}, size
+
+
+def peers(
+    options: argparse.Namespace, learn: np.ndarray, base: np.ndarray
+) -> Iterator[tuple[str, dict[int, Search], float]]:
+    """The systems beside ours, one built after the other."""
+    for name in FAISS_INDEXES:
+        yield name, *faiss_searches(name, learn, base)
+    if options.graphs:
+        yield from graph_peers(base, K, len(os.sched_getaffinity(0)))
 
 
 def measure(
@@ -118,6 +134,7 @@ def main(arguments: list[str]) -> int:
         "--words", default=None, help="sizes of the dictionaries; the default follows from the rows"
     )
     parser.add_argument("--memory", default="1GiB")
+    parser.add_argument("--graphs", action="store_true", help="beside hnswlib and usearch, if installed")
     parser.add_argument("--index", type=Path, help="keep the index here; used again when it is there")
     options = parser.parse_args(arguments)
     faiss.omp_set_num_threads(1)
@@ -130,8 +147,9 @@ def main(arguments: list[str]) -> int:
             for name in ("learn", "base", "query")
         )
         with index, threadpool_limits(1):
-            systems = {"aggtree": tree_searches(index)}
-            systems |= {name: faiss_searches(name, learn, base) for name in FAISS_INDEXES}
+            systems, sizes = {"aggtree": tree_searches(index)}, {"aggtree": facts["bytes_per_vector"]}
+            for name, efforts, size in peers(options, learn, base):
+                systems[name], sizes[name] = efforts, size
             searches = {
                 (name, effort): search for name, group in systems.items() for effort, search in group.items()
             }
@@ -139,6 +157,6 @@ def main(arguments: list[str]) -> int:
     record.write(
         "recall_time",
         {"prefix": options.prefix, "rows": len(base), "queries": len(queries), "memory": options.memory},
-        {"build": facts, "points": points},
+        {"build": facts, "points": points, "bytes_per_vector": sizes},
     )
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("aggtree", "numpy", "numba", "dask", "zarr", "faiss-cpu")
+PACKAGES = ("aggtree", "numpy", "numba", "dask", "zarr", "faiss-cpu", "hnswlib", "usearch")
 
 
 def processor() -> str:

@@ -126,8 +126,8 @@ def _when(number: int, rounds: int) -> str:
 
 def tuning_section(figures: IndexFigures) -> Section:
     if not figures.tuned:
-        reason = figures.missing.get("tuning", "run `aggtree tune INDEX` to have it measured")
-        return Section(title="Search", note=f"Recall against time was not measured: {reason}.")
+        reason = figures.missing.get("tuning", "there are no points")
+        return Section(title="Search", note=f"Recall against time was not measured. {reason}.")
     note = "As `aggtree tune` measured it, one query after the other on one thread of the machine it ran on."
     shown = [_tuned_figure(k, points) for k, points in sorted(figures.tuned.items())]
     return Section(title="Search", note=note, figures=shown)

@@ -18,7 +18,7 @@ from aggtree.storage.code_store import CodeStore
 from aggtree.storage.errors import AggtreeError, SourceError
 from aggtree.storage.format import CODES
 from aggtree.storage.index_reader import Index
-from aggtree.storage.tuning import TunedPoint, read_tuning
+from aggtree.storage.tuning import TunedPoint
 from aggtree.storage.unit_rows import metric_source
 
 T = TypeVar("T")
@@ -90,14 +90,11 @@ def collect(index: Index, seed: int = 0) -> IndexFigures:
     """Read what there is to show of an open index."""
     missing: dict[str, str] = {}
     build = index.manifest.build
-    codes = _told(missing, "codes", lambda: code_figures(index, seed, missing))
-    report = _told(missing, "report", lambda: read_report(index.path, build))
-    tuning = _told(missing, "tuning", lambda: read_tuning(index.path, build))
     return IndexFigures(
-        levels=tuple(level for level in level_figures(index, seed) if level.nodes),
-        codes=codes,
-        report=report,
-        tuned=tuning.points if tuning else {},
+        levels=_told(missing, "tree", lambda: tuple(level_figures(index, seed))) or (),
+        codes=_told(missing, "codes", lambda: code_figures(index, seed, missing)),
+        report=_told(missing, "report", lambda: read_report(index.path, build)),
+        tuned=_told(missing, "tuning", lambda: index.tuning.points) or {},
         missing=missing,
     )
 
@@ -106,23 +103,25 @@ def _told(missing: dict[str, str], name: str, read: Callable[[], T]) -> T | None
     """What `read` gives; None when it cannot be had, and the reason among `missing`."""
     try:
         return read()
-    except (AggtreeError, OSError) as error:
+    except (AggtreeError, ValueError, OSError) as error:
         missing[name] = str(error)
         return None
 
 
 def level_figures(index: Index, seed: int) -> Iterator[LevelFigures]:
-    """Each level below the root, with the fan-out of some of its nodes."""
+    """Each level below the root that has nodes, with the fan-out of some of them."""
     counts, tree = index.manifest.counts, index.tree
     offset = np.dtype(counts.offset_dtype).itemsize
     node_bytes = tree.labels.itemsize + tree.norms.itemsize + 2 * offset
     for level in range(1, index.layout.levels + 1):
         nodes, leaves = counts.level_nodes[level], counts.level_leaves[level]
+        if nodes == 0:
+            return
         first = tree.first_labels.nbytes if level == 1 else 0
         start, stop = counts.level_start[level : level + 2]
         places = list(spread_places(start, stop, NODES_PER_PLACE, seed + level))
         children, below = (
-            _doubling_bins([np.diff(starts[low : high + 1].astype(np.int64)) for low, high in places])
+            _doubling_bins([_lengths(starts[low : high + 1]) for low, high in places])
             for starts in (tree.child_start, tree.leaf_start)
         )
         yield LevelFigures(
@@ -148,6 +147,12 @@ def spread_places(start: int, stop: int, size: int, seed: int) -> Iterator[tuple
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         begin = int(rng.integers(low, high - size + 1))
         yield begin, begin + size
+
+
+def _lengths(starts: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+    """Lengths of the ranges that begin at `starts` and end where the next begins."""
+    places = starts.astype(np.int64)
+    return places[1:] - places[:-1]
 
 
 def _doubling_bins(counts: list[NDArray[np.int64]]) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ def make_page(index: Index, figures: IndexFigures) -> str:
     sections = [
         parameter_section(index),
         size_section(index, figures.levels),
-        tree_section(figures.levels),
+        tree_section(figures),
         code_section(figures),
         build_section(figures),
         tuning_section(figures),
@@ -102,40 +102,36 @@ def size_section(index: Index, levels: Sequence[LevelFigures]) -> Section:
             rows=[(name, f"{size:,}", f"{per_vector[name]:.3f}") for name, size in parts.items()],
         ),
     )
-    by_level = Figure(
+    figures = [by_part, *([_level_sizes(index.rows, levels)] if levels else [])]
+    note = f"{format_size(sum(parts.values()))} on disk, {sum(per_vector.values()):.2f} bytes per vector."
+    return Section(title="Size", note=note, figures=figures)
+
+
+def _level_sizes(rows: int, levels: Sequence[LevelFigures]) -> Figure:
+    return Figure(
         title="Bytes per vector, by level",
         note="Nodes carry a label, a norm and two offsets; leaves a norm, the rest of the code and an id.",
         svg=column_chart(
             "Bytes per vector, by level of the tree",
             "level",
             "bytes per vector",
-            [
-                (str(level.level), (level.node_bytes / index.rows, level.leaf_bytes / index.rows))
-                for level in levels
-            ],
+            [(str(level.level), (level.node_bytes / rows, level.leaf_bytes / rows)) for level in levels],
         ),
         keys=("nodes", "leaves"),
         table=Table(
             columns=("level", "nodes", "bytes of nodes", "leaves", "bytes of leaves"),
             rows=[
-                (
-                    str(level.level),
-                    f"{level.nodes:,}",
-                    f"{level.node_bytes:,}",
-                    f"{level.leaves:,}",
-                    f"{level.leaf_bytes:,}",
-                )
-                for level in levels
+                (str(x.level), *(f"{n:,}" for n in (x.nodes, x.node_bytes, x.leaves, x.leaf_bytes)))
+                for x in levels
             ],
         ),
     )
-    note = (
-        f"{format_size(sum(parts.values()))} on disk in all, {sum(per_vector.values()):.2f} bytes per vector."
-    )
-    return Section(title="Size", note=note, figures=[by_part, by_level])
 
 
-def tree_section(levels: Sequence[LevelFigures]) -> Section:
+def tree_section(figures: IndexFigures) -> Section:
+    levels = figures.levels
+    if not levels:
+        return Section(title="Tree", note=f"Not shown: {figures.missing.get('tree', 'there is none')}.")
     total = max(1, sum(level.leaves for level in levels))
     depth = Figure(
         title="Depth of the leaves",
@@ -152,11 +148,11 @@ def tree_section(levels: Sequence[LevelFigures]) -> Section:
         ),
     )
     note = f"Exact up to {64 * 4096:,} nodes of a level, sampled beyond."
-    figures = [depth, *(_fan_out(levels, kind, note) for kind in ("children", "leaves"))]
+    shown = [depth, *(_fan_out(levels, kind, note) for kind in ("children", "leaves"))]
     return Section(
         title="Tree",
         note="How the radix tree over the codes branches; a query scans ranges of children and of leaves.",
-        figures=figures,
+        figures=shown,
     )
 
 

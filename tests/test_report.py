@@ -1,6 +1,7 @@
 """The page of `aggtree report`: its figures are right, and a browser draws it, asking for nothing else."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,11 +33,10 @@ POINTS = (
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def index(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tuned index of a file."""
     folder = tmp_path_factory.mktemp("report")
-    np.save(folder / "base.npy", vectors())
-    aggtree.build(folder / "base.npy", folder / "small.index", workers=0, **SMALL)
+    shutil.copytree(reference, folder / "small.index")
     with open_index(folder / "small.index") as opened:
         opened.keep_tuning(10, POINTS)
     return folder / "small.index"
@@ -133,13 +133,13 @@ def test_a_sample_of_a_large_index(index: Path, monkeypatch: pytest.MonkeyPatch)
     assert any(level.sampled == 16 < level.nodes for level in few.levels)
 
 
-def test_the_page_stands_alone(page: Path, index: Path) -> None:
+def test_the_page_stands_alone(page: Path, source: Path) -> None:
     text = page.read_text()
     for section in SECTIONS:
         assert f"<h2>{section}</h2>" in text
     assert not re.search(r"https?://|<script|@import|url\(", text)
     assert text.count("<svg") == text.count('role="img"') == COUNT
-    assert str(index.parent) in text  # where the vectors are
+    assert str(source) in text  # where the vectors are
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     answer = CliRunner().invoke(cli, ["report", str(tmp_path / "i"), "-o", str(tmp_path / "r.html")])
     assert answer.exit_code == 0
     text = (tmp_path / "r.html").read_text()
-    for words in ("codes could not be read", "is not recorded", "was not measured"):
+    for words in ("codes could not be read", "is not recorded", "was not measured", "was not tuned"):
         assert words in text
 
 
