@@ -4,11 +4,11 @@
 
 Vectors are generated once into DIR/base.bvecs, so that reading is reading a file; --generated also measures
 the generated source itself, whose computation counts as reading. Encoding: rows per second of the bare
-kernel on rows in memory, one thread of one process, beside the tasks of a job, which read the file, encode,
-write shards and record them, in threads and on a local Dask cluster. All are timed in turns and the best
-turn of each counts, so that noise hits all alike; the processor time of all processes together is told too,
-which a busy machine changes less. Training: seconds of the stage beside those of the same
-calls on rows in memory, without reading, Dask and checkpoints.
+kernel on rows in memory, in one process on one thread and on two, beside the tasks of a job, which read the
+file, encode, write shards and record them, in threads and on a local Dask cluster. All are timed in turns
+and the best turn of each counts, so that noise hits all alike; the processor time of all processes together
+is told too, which a busy machine changes less. Training: seconds of the stage beside those of the same calls
+on rows in memory, without reading, Dask and checkpoints.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -48,6 +49,7 @@ Measured = TypeVar("Measured")
 KERNEL_ROWS = 300_000
 LEARN_ROWS = 5_000
 BLOCK_ROWS = 100_000
+KINDS = ("kernel", "threads", "cluster")
 TICK = 1e-9  # seconds of a processor for one row that count as none
 
 
@@ -130,16 +132,16 @@ class Encoding:
             learner.fit(source.read(0, min(LEARN_ROWS, self.rows)))
         save_dictionaries(self.dictionaries, learner.dictionaries, learner.norm_ranges)
 
-    def kernel(self) -> Cost:
-        """The bare kernel."""
+    def kernel(self, threads: int) -> Cost:
+        """The bare kernel, on so many threads at once: what the machine has to give."""
         with open_source(self.spec) as source:
             rows = source.read(0, min(KERNEL_ROWS, self.rows))
         encoder = Encoder(load_dictionaries(self.dictionaries)[0], self.options.beam)
-        with single_threaded_blas():
+        with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
             encoder.encode(rows[:1000])
             with Stopwatch() as watch:
-                encoder.encode(rows)
-        return watch.cost(len(rows))
+                list(pool.map(encoder.encode, [rows] * threads))
+        return watch.cost(threads * len(rows))
 
     def job(self, executor: Executor, most: int | None = None) -> Cost:
         """The stage, or its first `most` tasks, recording and the memory meter included."""
@@ -182,8 +184,9 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
         clusters = {count: stack.enter_context(local_cluster(count)) for count in (1, 2)}
         for count, cluster in clusters.items():
             encoding.job(cluster, count)  # loads them
-        measures: dict[str, Callable[[], Cost]] = {"kernel": encoding.kernel}
+        measures: dict[str, Callable[[], Cost]] = {}
         for count in (1, 2):
+            measures[f"kernel_{count}"] = lambda count=count: encoding.kernel(count)
             measures[f"threads_{count}"] = lambda count=count: encoding.job(InProcess(count))
             measures[f"cluster_{count}"] = lambda count=count: encoding.job(clusters[count])
         turns = _turns(measures, options.rounds)
@@ -192,9 +195,9 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
     busy = {name: max(TICK, min(cost.processors for cost in costs)) for name, costs in turns.items()}
     return {
         "rates": rates,
-        "scaling": {kind: rates[f"{kind}_2"] / rates[f"{kind}_1"] for kind in ("threads", "cluster")},
-        "overhead": {kind: 1 - rates[f"{kind}_1"] / rates["kernel"] for kind in ("threads", "cluster")},
-        "processor_overhead": {name: busy[name] / busy["kernel"] - 1 for name in busy if name != "kernel"},
+        "scaling": {kind: rates[f"{kind}_2"] / rates[f"{kind}_1"] for kind in KINDS},
+        "overhead": {kind: 1 - rates[f"{kind}_1"] / rates["kernel_1"] for kind in KINDS[1:]},
+        "processor_overhead": {name: cost / busy["kernel_1"] - 1 for name, cost in busy.items()},
     }
 
 

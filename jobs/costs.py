@@ -39,6 +39,7 @@ class Workload:
     """The size of a build: everything its memory depends on.
 
     item_bytes : bytes of one component of a vector in the source.
+    train_rows : rows to train on; 0 when the dictionaries are there.
     source_rows : rows the source holds in memory to read one range (a Dask array's chunk), or 0.
     remote : whether vectors or codes are in an object store.
     """
@@ -96,6 +97,8 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
     from k-means on a sample, which is there as drawn, rotated and cut to some dimensions. Then all words are
     solved for at once, or heated rows are made of the whole batch.
     """
+    if work.train_rows == 0:
+        return 0
     batch = (1 + ahead) * work.batch_rows * work.row_bytes + work.source_rows * work.row_bytes
     residue = 4 * work.batch_rows * work.dimension
     widest = max(work.words[work.layout.wide :], default=0)
@@ -169,6 +172,11 @@ def tree_row_bytes(work: Workload) -> int:
 def tree_task_bytes(work: Workload) -> int:
     """What a task of the tree stage needs whatever the size of its partition."""
     return 4 * sum(work.words) * work.dimension + SCRATCH_BYTES
+
+
+def stitch_bytes(work: Workload) -> int:
+    """Buffers, and the words of a wide first dictionary three times while they are grouped for queries."""
+    return STITCH_BYTES + (3 * 4 * work.words[0] * work.dimension if work.layout.wide else 0)
 
 
 def tree_disk_bytes(work: Workload) -> int:

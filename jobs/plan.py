@@ -125,7 +125,7 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
         _stage("encode", work.shards, work.shard, workers, base + workers * encode),
         _stage("sort", work.shards, work.shard, workers, base + workers * sort),
         _stage("build", parts, part_rows, workers, base + max(workers * tree, samples)),
-        _stage("stitch", parts, part_rows, 1, driver + costs.STITCH_BYTES),
+        _stage("stitch", parts, part_rows, 1, driver + costs.stitch_bytes(work)),
     )
     if max(costs.COMPILE_BYTES, *(stage.projected for stage in stages)) > usable:
         return None

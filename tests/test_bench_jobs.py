@@ -15,7 +15,8 @@ def test_the_benchmark_of_jobs_runs(
     training = ("--train-rows", "3000", "--batch-rows", "1000", "--anneal-rounds", "2")
     assert jobs.main(["--work", str(tmp_path / "work"), *sizes, *training]) == 0
     encode, train = record.read("jobs")
-    assert set(encode["results"]["rates"]) == {"kernel", "threads_1", "threads_2", "cluster_1", "cluster_2"}
+    kinds = {f"{kind}_{count}" for kind in ("kernel", "threads", "cluster") for count in (1, 2)}
+    assert set(encode["results"]["rates"]) == kinds
     assert all(rate > 0 for rate in encode["results"]["rates"].values())
     assert set(encode["results"]["scaling"]) == {"threads", "cluster"}
     assert train["results"]["seconds"]["stage"] > 0
