@@ -80,12 +80,12 @@ def mixed_round(
 ) -> Narrow:
     """Cool all dictionaries at once on mixtures of `rows` (n, P), which are projected on `space`.
 
-    JOINT_ROWS_PER_WORD rows for each word are made up. A pull on each word as strong as its rows takes
+    About JOINT_ROWS_PER_WORD rows for each word are made up, in whole passes. A pull on each word as strong as its rows takes
     the average over this round and the ones before.
     """
     flat = space.flatten(narrow)
     equations = NormalEquations.empty(flat.layout, rows.shape[1])
-    passes = -(-JOINT_ROWS_PER_WORD * len(flat.words) // len(rows))
+    passes = max(1, round(JOINT_ROWS_PER_WORD * len(flat.words) / len(rows)))
     for _ in range(passes):
         mixed = mixed_rows(rows, rng)
         equations.add(mixed, encode(flat, mixed))
