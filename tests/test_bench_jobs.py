@@ -18,7 +18,7 @@ def test_the_benchmark_of_jobs_runs(
     kinds = {f"{kind}_{count}" for kind in ("kernel", "threads", "cluster") for count in (1, 2)}
     assert set(encode["results"]["rates"]) == kinds
     assert all(rate > 0 for rate in encode["results"]["rates"].values())
-    assert set(encode["results"]["scaling"]) == {"threads", "cluster"}
+    assert set(encode["results"]["scaling"]) == {"kernel", "threads", "cluster"}
     assert train["results"]["seconds"]["stage"] > 0
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["base-4000.bvecs"]
     assert "encode file" in capsys.readouterr().out
