@@ -7,13 +7,25 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from small_builds import vectors
 
 from aggtree.storage.vecs_files import write_vecs
-from bench import generated, numbers, prediction, readers, record, record_build, scale, scale_report
+from bench import (
+    generated,
+    numbers,
+    paper_figures,
+    paper_report,
+    prediction,
+    readers,
+    record,
+    record_build,
+    scale,
+    scale_report,
+)
 from bench.__main__ import names
 
 GOLDEN = Path(__file__).parent / "data" / "format-1" / "golden.index"
@@ -131,7 +143,7 @@ def test_the_papers_table_of_search(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pytest.importorskip("faiss")
     from test_bench_scale import write_set
 
-    from bench import non_exhaustive, paper_report, search
+    from bench import non_exhaustive, search
 
     for name, count in {"TURNS": 1, "SINGLE": 5}.items():
         monkeypatch.setattr(search, name, count)
@@ -241,3 +253,44 @@ def test_the_adaptors_parameters_fit_its_class() -> None:
     assert "constructor: Aggtree" in text and "module: ann_benchmarks.algorithms.aggtree" in text
     groups = re.findall(r"query_args: (\[.*\])", text)
     assert [len(json.loads(group)) for group in groups] == [3, 3]
+
+
+def test_every_part_of_the_pages_is_made_of_lines(tmp_path: Path) -> None:
+    """Lines as the long benchmarks write them become tables and pictures, each named on its page."""
+    matrix = [[8.0, 0.5], [0.5, 8.0]]
+    for method in ("pq", "da"):
+        found = {"mutual": matrix, "local_mutual": matrix, "self_information": [8.0, 8.0]}
+        record.write(
+            "information", {"prefix": "gist", "method": method}, found | {"local_conditional": [3.0, 2.0]}
+        )
+    points = [
+        {"L_0": start, "L_s": growth, "recall": [0.1, 0.2, 0.3 + start / 99], "nodes": 9.0, "leaves": 9.0}
+        | {"batch_ms": 0.1 * start}
+        for growth in (1.0, 2.0)
+        for start in (1, 2, 4)
+    ]
+    every = {"retrieved": [1, 10, 100], "recall": [0.2, 0.5, 0.9]}
+    record.write("paper_search", {"prefix": "sift"}, {"points": points, "exhaustive": every})
+    for method in ("da", "pq"):
+        parameters = {"table": "training", "prefix": "sift", "bytes": 8, "method": method, "run": "1"}
+        curve = {"curve": [[1.0, 30.0, 30.0], [9.0, 20.0, 20.0]]} if method == "da" else {}
+        record.write("quantizer", parameters, {"E": 20.0, "sample_E": 20.0, "seconds": 9.0} | curve)
+    parameters = {"table": "online", "prefix": "sift", "bytes": 8, "batch_rows": 100}
+    record.write("quantizer", parameters, {"E": [30.0, 10.0], "seconds": [1.0, 1.0]})
+    parameters = {"table": "encoding", "prefix": "sift", "bytes": 8}
+    record.write("quantizer", parameters, {"beams": {"1": [30.0, 9.0], "10": [20.0, 5.0]}})
+    opened = {"open_seconds": 0.01, "cold": {"p50_ms": 5.0}, "warm": {"p50_ms": 0.5}}
+    tree = {"seconds": 900.0, "peak": 2**30}
+    record.write("billion", {"rows": 10**9}, {"tree": tree, "bytes_per_vector": 13.0, "opening": opened})
+    output = generated.Output()
+    parts = {**paper_report.parts(), **paper_figures.parts(output), **scale_report.parts(output)}
+    missing = {name for name, text in parts.items() if generated.MISSING in text}
+    assert missing == {"search", "builds", "curves", "readers", "predictions"}
+    assert "| online DA | 16,573 (0.704) | 10.0000 (0.500) |" in parts["errors-sift"]
+    assert "| 1,000,000,000 | 15 min 0 s | 1 GiB | 13.00 |" in parts["billion"]
+    names = {path.name for path in output.files}
+    assert len(names) == 11 and all(
+        f"../images/{name}" in "".join(parts.values()) for name in names
+    )
+    for text in output.files.values():
+        ElementTree.fromstring(text)
