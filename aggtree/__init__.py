@@ -5,7 +5,11 @@ The names a user needs, re-exported; the work is in `aggtree.engine` (algorithms
 """
 
 from aggtree.engine.params import AnnealingParams, SearchParams, TreeParams
+from aggtree.jobs.append import append
 from aggtree.jobs.build_index import build
+from aggtree.jobs.compact import compact
+from aggtree.jobs.delete import delete
+from aggtree.jobs.export import export
 from aggtree.storage.errors import AggtreeError, IndexFormatError, SourceError
 from aggtree.storage.index_reader import Index, open_index
 from aggtree.storage.version import __version__
@@ -21,6 +25,10 @@ __all__ = [
     "SourceError",
     "TreeParams",
     "__version__",
+    "append",
     "build",
+    "compact",
+    "delete",
+    "export",
     "open",
 ]

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.filter_kernels import RowBits
 from aggtree.engine.params import SearchParams
 
 WIDENING = 0.25
@@ -40,6 +41,16 @@ class Filter:
         return cls.of_mask(mask)
 
     @property
+    def row_bits(self) -> RowBits:
+        """The bits as kernels take them."""
+        return row_bits(self.bits)
+
+    def among(self, allowed: NDArray[np.uint8]) -> "Filter":
+        """The rows that are also among those whose bit is set in `allowed`, which has a bit for each."""
+        bits = self.bits & allowed[: len(self.bits)]
+        return Filter(bits, self.rows, int(np.bitwise_count(bits).sum()))
+
+    @property
     def share(self) -> float:
         """The selectivity: allowed rows among all."""
         return self.count / self.rows
@@ -51,6 +62,13 @@ class Filter:
         bits = np.unpackbits(self.bits[used], bitorder="little").reshape(-1, 8)
         byte, bit = np.nonzero(bits)
         return used[byte] * 8 + bit
+
+
+def row_bits(bits: NDArray[np.uint8], first: int = 0) -> RowBits:
+    """Bits of rows, the first of a tree being row `first` of all; of one type, whoever made them."""
+    view = np.asarray(bits).view()
+    view.flags.writeable = False
+    return RowBits(view, np.uint64(first))
 
 
 def widening(share: float) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.filter_kernels import allowed_leaves
+from aggtree.engine.filter_kernels import RowBits, allowed_leaves
 from aggtree.engine.tree import Tree, record_sizes
 
 BLOCK_LEAVES = 1 << 16
@@ -61,7 +61,7 @@ def _owners(
     return np.searchsorted(starts[first:last], wanted, side="right").clip(1) - 1 + first
 
 
-def find_leaves(tree: Tree, bits: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
-    """Numbers of the leaves whose rows are allowed, ascending; `count` rows are allowed."""
-    out = np.empty(count + 1, np.int64)
-    return out[: allowed_leaves(tree.ids, bits, 0, out)[1]]
+def find_leaves(tree: Tree, within: RowBits, count: int) -> NDArray[np.int64]:
+    """Numbers of the leaves whose rows are allowed, ascending; at most `count` rows are allowed."""
+    out = np.empty(min(count, len(tree.ids)) + 1, np.int64)
+    return out[: allowed_leaves(tree.ids, within, 0, out)[1]]

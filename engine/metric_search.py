@@ -8,28 +8,23 @@ Cosine. Vectors were scaled to length 1 when they were encoded, and queries are:
 such vectors is twice 1 - cos. The distance returned is 1 - cos.
 """
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.first_level import ONE_STAGE, FirstGroups
-from aggtree.engine.params import Metric, SearchParams
-from aggtree.engine.search import Answer, SearchCounts, Searcher, check_queries
+from aggtree.engine.first_level import FirstGroups
+from aggtree.engine.params import Metric
+from aggtree.engine.search import Answer, Searcher
 from aggtree.engine.tree import Tree
 
 
 class InnerProductSearcher(Searcher):
     """Answers queries by their inner product with the reconstructions."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        dictionaries: Dictionaries,
-        *,
-        one_stage: int = ONE_STAGE,
-        groups: FirstGroups | None = None,
-    ) -> None:
-        super().__init__(tree, dictionaries, one_stage=one_stage, groups=groups)
+    def __init__(self, tree: Tree, dictionaries: Dictionaries, **grouping: Any) -> None:
+        super().__init__(tree, dictionaries, **grouping)
         if self.norm_bytes == 4:
             raise ValueError("norms of 4 bytes: a tree for inner products has norms of 1 or 2")
         # Pages of zeros that are only read are all the same page.
@@ -49,53 +44,45 @@ class InnerProductSearcher(Searcher):
         norms.flags.writeable = False
         self._first = self._first._replace(norms=norms)
 
-    def search_with_counts(
-        self,
-        queries: ArrayLike,
-        k: int = 100,
-        params: SearchParams | None = None,
-        threads: int = 1,
-        within: NDArray[np.uint8] | None = None,
-    ) -> tuple[Answer, SearchCounts]:
-        units, lengths = unit_queries(queries, self.dictionaries.dimension, k)
-        (ids, distances), counts = super().search_with_counts(units, k, params, threads, within)
+    def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        return scale_to_length_1(queries)
+
+    def _finish(
+        self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
+    ) -> Answer:
+        ids, distances = answer
+        if lengths is None:
+            return answer
         # As the kernel adds them: the squared length of a scaled query is 1 but for rounding, 0 for zeros.
-        squares = np.einsum("ij,ij->i", units, units, dtype=np.float64).astype(np.float32)
+        squares = np.einsum("ij,ij->i", queries, queries, dtype=np.float64).astype(np.float32)
         found = ids >= 0
         products = (squares + self._base)[:, None] - np.where(found, distances, 0).astype(np.float64)
-        return Answer(
-            ids, np.where(found, -lengths[:, None] * products / 2, np.inf).astype(np.float32)
-        ), counts
+        return Answer(ids, np.where(found, -lengths[:, None] * products / 2, np.inf).astype(np.float32))
 
 
 class CosineSearcher(Searcher):
     """Answers queries by their angle with reconstructions of vectors of length 1."""
 
-    def search_with_counts(
-        self,
-        queries: ArrayLike,
-        k: int = 100,
-        params: SearchParams | None = None,
-        threads: int = 1,
-        within: NDArray[np.uint8] | None = None,
-    ) -> tuple[Answer, SearchCounts]:
-        units, lengths = unit_queries(queries, self.dictionaries.dimension, k)
+    def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        lengths = scale_to_length_1(queries)
         if not lengths.all():
             raise ValueError(
                 f"query {int(np.flatnonzero(lengths == 0)[0])} is all zeros: it has no direction"
             )
-        (ids, distances), counts = super().search_with_counts(units, k, params, threads, within)
-        return Answer(ids, distances / np.float32(2)), counts
+        return lengths
+
+    def _finish(
+        self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
+    ) -> Answer:
+        return Answer(answer.ids, answer.distances / np.float32(2))
 
 
-def unit_queries(
-    queries: ArrayLike, dimension: int, k: int
-) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Queries (q, d) float32 of length 1, or 0 if they are zeros, and their lengths (q,) float64."""
-    block, count = check_queries(queries, dimension, k)
-    floats = block[:count, :dimension].astype(np.float64)
-    lengths = np.sqrt(np.einsum("ij,ij->i", floats, floats))
-    return (floats / np.where(lengths > 0, lengths, 1)[:, None]).astype(np.float32), lengths
+def scale_to_length_1(queries: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Scale queries (q, d) in place to length 1, or leave zeros; returns their lengths (q,) float64."""
+    floats = queries.astype(np.float64)
+    lengths: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", floats, floats))
+    queries[:] = floats / np.where(lengths > 0, lengths, 1)[:, None]
+    return lengths
 
 
 def make_searcher(

@@ -27,7 +27,7 @@ class Reranker:
         self._kind = METRICS.index(metric)
         self._entries: dict[Any, Callable[..., None]] = {}
 
-    def rank(
+    def nearest(
         self,
         queries: ArrayLike,
         vectors: FlatVectors,
@@ -36,7 +36,7 @@ class Reranker:
         *,
         places: NDArray[np.int64] | None = None,
         threads: int = 1,
-    ) -> Answer:
+    ) -> Nearest:
         """The k nearest of the candidates of each query, sorted by (distance, id); -1 and inf for none.
 
         queries : (d,) or (q, d), integers or floats
@@ -64,10 +64,9 @@ class Reranker:
         else:
             with ThreadPoolExecutor(count) as pool:
                 list(pool.map(lambda ends: rank_range(*ends), pairwise(ends)))
-        with np.errstate(over="ignore"):
-            return Answer(nearest.ids, nearest.distances.astype(np.float32))
+        return nearest
 
-    def rank_rows(
+    def nearest_rows(
         self,
         queries: ArrayLike,
         vectors: FlatVectors,
@@ -76,8 +75,8 @@ class Reranker:
         *,
         places: NDArray[np.int64] | None = None,
         threads: int = 1,
-    ) -> Answer:
-        """The k nearest of the same rows (r,) for every query; arguments as of `rank`."""
+    ) -> Nearest:
+        """The k nearest of the same rows (r,) for every query; arguments as of `nearest`."""
         block = np.asarray(queries)
         block = block[None, :] if block.ndim == 1 else block
         step = max(1, BLOCK_CANDIDATES // max(1, len(rows)))
@@ -85,7 +84,7 @@ class Reranker:
         for start in range(0, len(block), step):
             count = min(step, len(block) - start)
             answers.append(
-                self.rank(
+                self.nearest(
                     block[start : start + step],
                     vectors,
                     np.tile(rows, (count, 1)),
@@ -94,7 +93,11 @@ class Reranker:
                     threads=threads,
                 )
             )
-        return Answer(*(np.concatenate(parts) for parts in zip(*answers, strict=True)))
+        return Nearest(*(np.concatenate(parts) for parts in zip(*answers, strict=True)))
+
+    def rank(self, *arguments: Any, **options: Any) -> Answer:
+        """`nearest` with distances in float32, as answers have them."""
+        return as_answer(self.nearest(*arguments, **options))
 
     def _run(self, whole: Any, floats: Any, vectors: FlatVectors, *rest: Any) -> None:
         """Call the kernel without a look at all types, of which only these two differ."""
@@ -103,6 +106,12 @@ class Reranker:
         if entry is None:
             entry = self._entries[kind] = compiled_entry(rank_candidates, (whole, floats, vectors, *rest))
         entry(whole, floats, vectors, *rest)
+
+
+def as_answer(nearest: Nearest) -> Answer:
+    """Exact distances as answers have them, in float32."""
+    with np.errstate(over="ignore"):
+        return Answer(nearest.ids, nearest.distances.astype(np.float32))
 
 
 def exact_queries(

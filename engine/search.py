@@ -17,9 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.filter_kernels import RowBits
 from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_probes, padded, prepare
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.intrinsics import compiled_entry
+from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search_kernels import CHUNK, LABELS, Scratch, SearchPlan, search_tree
@@ -94,9 +96,24 @@ class Searcher:
         self._entries: dict[bool, Callable[..., None]] = {}
 
     @property
+    def trees(self) -> tuple[Tree, ...]:
+        """The tree."""
+        return (self.tree,)
+
+    @property
+    def leaves(self) -> int:
+        """How many vectors there are."""
+        return len(self.tree.ids)
+
+    @property
+    def level_nodes(self) -> NDArray[np.int64]:
+        """Nodes of level 0..M, (M + 1,) int64."""
+        return np.diff(self.tree.level_start)
+
+    @property
     def default_params(self) -> SearchParams:
         """The parameters used when a call names no limits."""
-        return SearchParams(limits=default_limits(len(self.tree.ids), self.dictionaries.layout.words[0]))
+        return SearchParams(limits=default_limits(self.leaves, self.dictionaries.layout.words[0]))
 
     def search(
         self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
@@ -114,15 +131,16 @@ class Searcher:
         k: int = 100,
         params: SearchParams | None = None,
         threads: int = 1,
-        within: NDArray[np.uint8] | None = None,
+        within: RowBits | None = None,
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored.
 
-        within : bit i says whether the id i may be an answer; see `filter.Filter`
+        within : which ids may be answers; see `filter.Filter`
         """
         block, count = check_queries(queries, self.dictionaries.dimension, k)
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
+        lengths = self._scale(block[:count, : self.dictionaries.dimension])
         limits = () if params is None else params.limits
         plan, spare = self._plans.get((limits, k)) or self._make_plan(limits, k)
         ids = np.empty((count, k), np.int64)
@@ -150,14 +168,39 @@ class Searcher:
                 ]
             for one in done:
                 one.result()
-        return Answer(ids, distances), SearchCounts(visits[:, 0], visits[:, 1])
+        units = block[:count, : self.dictionaries.dimension]
+        return self._finish(Answer(ids, distances), units, lengths), SearchCounts(visits[:, 0], visits[:, 1])
+
+    def allowed_vectors(self, within: RowBits, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids (r,) and reconstructions (r, d) of all leaves that are allowed, at most `count`."""
+        return self._vectors(find_leaves(self.tree, within, count))
+
+    def sampled_vectors(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids (r,), ascending, and reconstructions (r, d) of at most `count` leaves spread over the tree."""
+        ids, vectors = self._vectors(np.unique(np.linspace(0, self.leaves - 1, count).astype(np.int64)))
+        order = np.argsort(ids)
+        return ids[order], vectors[order]
+
+    def _vectors(self, leaves: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        found = leaf_vectors(self.tree, self.dictionaries, self.norm_bytes, leaves)
+        return self.tree.ids[leaves].astype(np.int64), found
+
+    def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        """Bring queries (q, d) in place to what the tree is searched for; returns what `_finish` needs."""
+        return None
+
+    def _finish(
+        self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
+    ) -> Answer:
+        """The answer in the metric of the index."""
+        return answer
 
     def _answer(
         self,
         plan: SearchPlan,
         spare: list[Scratch],
         queries: NDArray[np.float32],
-        within: NDArray[np.uint8] | None,
+        within: RowBits | None,
         ids: NDArray[np.int64],
         distances: NDArray[np.float32],
         visits: NDArray[np.int64],

@@ -261,7 +261,7 @@ def search_tree(
     """Answer queries, a block of look-up tables at a time.
 
     queries : (>= q, d) float32, one or two rows or whole tiles
-    within : (b,) uint8, bit i says whether the row i may be an answer; None when all may
+    within : RowBits, which rows may be answers; None when all may
     ids, distances : (q, k) int64 and float32, nearest first, -1 and inf where there are fewer
     visits : (q, 2) int64, nodes and leaves scored
     """

@@ -5,38 +5,21 @@ from typing import Any
 
 import click
 
-from aggtree.jobs.build_index import RunOptions
-from aggtree.jobs.command_options import progress_for, recipe_arguments, recipe_options, run_options
+from aggtree.jobs.command_options import given_options, ids_option, recipe_options, run_options
+from aggtree.jobs.job_run import RunOptions
 
-ids_option = click.option(
-    "--ids",
-    metavar="FILE",
-    help="Own ids of the rows, int64: .npy, .i64, .hdf5::NAME or .parquet::NAME. [default: row numbers]",
-)
+index_argument = click.argument("index", type=click.Path(path_type=Path))
 
 
 @click.command()
 @click.argument("source")
-@click.argument("index", type=click.Path(path_type=Path))
+@index_argument
 @recipe_options
 @run_options
 @ids_option
 @click.option("--replace", is_flag=True, help="Build anew beside what INDEX holds, and take its place.")
 @click.option("--repair", is_flag=True, help="Verify a finished index, and make again what is damaged.")
-def build(
-    source: str,
-    index: Path,
-    *,
-    memory: str,
-    workers: int | None,
-    scheduler: str | None,
-    codes: str | None,
-    as_json: bool,
-    ids: str | None,
-    replace: bool,
-    repair: bool,
-    **options: Any,
-) -> None:
+def build(source: str, index: Path, **options: Any) -> None:
     """Build the index of SOURCE in the directory INDEX.
 
     Run again after an interruption, the same command continues where it stopped.
@@ -46,85 +29,46 @@ def build(
       aggtree build base.bvecs sift.index --memory 1GiB
       aggtree build synthetic:sift?rows=20000000 big.index --workers 2
       aggtree build base.npy my.index --ids ids.npy
+      aggtree build joined:old.npy,new.npy new.index --dictionaries old.index --continue
       aggtree build s3://bucket/base.fbin sift.index --codes s3://bucket/sift.zarr
     """
     from aggtree.jobs import reports
     from aggtree.jobs.build_index import build as build_index
 
-    result = build_index(
-        source,
-        index,
-        ids=ids,
-        memory=memory,
-        workers=workers,
-        scheduler=scheduler,
-        codes=codes,
-        replace=replace,
-        repair=repair,
-        progress=progress_for(as_json),
-        **recipe_arguments(options),
-    )
-    reports.show_build(result, as_json=as_json)
+    given, as_json = given_options(options)
+    reports.show_build(build_index(source, index, **given), as_json=as_json)
 
 
 @click.command()
 @click.argument("source")
-@click.argument("index", type=click.Path(path_type=Path))
+@index_argument
 @recipe_options
 @run_options
 @ids_option
 @click.option("--replace", is_flag=True, help="Start anew beside what INDEX holds.")
-def train(
-    source: str,
-    index: Path,
-    *,
-    memory: str,
-    workers: int | None,
-    scheduler: str | None,
-    codes: str | None,
-    as_json: bool,
-    ids: str | None,
-    replace: bool,
-    **options: Any,
-) -> None:
+def train(source: str, index: Path, **options: Any) -> None:
     """Start a build: learn dictionaries from SOURCE.
 
-    `encode` and `tree` go on in the same directory.
+    `encode` and `tree` go on in the same directory. With --dictionaries OLD.index --continue the
+    dictionaries of OLD.index are trained further, on SOURCE.
 
     \b
-    Example:
+    Examples:
       aggtree train base.bvecs sift.index --words 4096,256x8
+      aggtree train new.bvecs new.index --dictionaries old.index --continue
     """
     from aggtree.jobs import reports
-    from aggtree.jobs.build_index import run_build
-    from aggtree.jobs.recipe import choose_recipe
-    from aggtree.jobs.streams import as_source
-    from aggtree.storage.id_source import open_ids
+    from aggtree.jobs.build_index import build as build_index
 
-    opened = as_source(source)
-    own_ids = None if ids is None else open_ids(ids)
-    recipe = choose_recipe(opened.rows, **recipe_arguments(options))
-    run = RunOptions(
-        memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress_for(as_json)
-    )
-    result = run_build(opened, index.absolute(), recipe, run, ids=own_ids, replace=replace, only_train=True)
-    reports.show_stage("train", result, as_json=as_json)
+    given, as_json = given_options(options)
+    reports.show_stage("train", build_index(source, index, only_train=True, **given), as_json=as_json)
 
 
 @click.command()
 @click.argument("source")
-@click.argument("index", type=click.Path(path_type=Path))
+@index_argument
 @run_options
-def encode(
-    source: str,
-    index: Path,
-    *,
-    memory: str,
-    workers: int | None,
-    scheduler: str | None,
-    codes: str | None,
-    as_json: bool,
-) -> None:
+def encode(source: str, index: Path, **options: Any) -> None:
     """Encode SOURCE with the dictionaries in INDEX.
 
     Continues what `train` began; `tree` goes on.
@@ -137,19 +81,15 @@ def encode(
     from aggtree.jobs.build_index import continue_build
     from aggtree.jobs.streams import as_source
 
-    run = RunOptions(
-        memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress_for(as_json)
-    )
-    result = continue_build(index.absolute(), "encode", run, as_source(source))
+    given, as_json = given_options(options)
+    result = continue_build(index.absolute(), "encode", RunOptions(**given), as_source(source))
     reports.show_stage("encode", result, as_json=as_json)
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
+@index_argument
 @run_options
-def tree(
-    index: Path, *, memory: str, workers: int | None, scheduler: str | None, codes: str | None, as_json: bool
-) -> None:
+def tree(index: Path, **options: Any) -> None:
     """Build the tree from the codes in INDEX, and commit.
 
     Sorts the codes that `encode` left there, builds the tree from them and makes it the index. The
@@ -162,10 +102,8 @@ def tree(
     from aggtree.jobs import reports
     from aggtree.jobs.build_index import continue_build
 
-    run = RunOptions(
-        memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress_for(as_json)
-    )
-    result = continue_build(index.absolute(), "tree", run)
+    given, as_json = given_options(options)
+    result = continue_build(index.absolute(), "tree", RunOptions(**given))
     reports.show_build(result, as_json=as_json)
 
 
@@ -173,16 +111,7 @@ def tree(
 @click.argument("source")
 @recipe_options
 @run_options
-def plan(
-    source: str,
-    *,
-    memory: str,
-    workers: int | None,
-    scheduler: str | None,
-    codes: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def plan(source: str, **options: Any) -> None:
     """Tell what a build of SOURCE would need.
 
     Rows, partitions, memory, disk and time, which is measured on a sample of the rows. Nothing is written.
@@ -194,5 +123,6 @@ def plan(
     from aggtree.jobs import reports
     from aggtree.jobs.estimate import plan_build
 
-    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes)
-    reports.show_plan(plan_build(source, recipe_arguments(options), run), as_json=as_json)
+    given, as_json = given_options(options)
+    run, choices = RunOptions.split(given)
+    reports.show_plan(plan_build(source, choices, run), as_json=as_json)

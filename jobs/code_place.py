@@ -11,6 +11,7 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.jobs.recipe import Recipe
 from aggtree.storage.code_store import CodeStore, ShardRecord, create_code_store
 from aggtree.storage.errors import BuildMismatchError, DiskError, IndexFormatError, UnreachableError
+from aggtree.storage.file_record import FileRecord
 from aggtree.storage.format import CODES
 from aggtree.storage.job_record import JobRecord
 from aggtree.storage.manifest import Manifest
@@ -65,6 +66,18 @@ def check_built_place(manifest: Manifest, index: Path, codes: str | None) -> Non
 def shard_records(job: JobRecord) -> dict[int, ShardRecord]:
     """The shards that were written, by number."""
     return {number: ShardRecord.from_json(record) for number, record in job.done("encode").items()}
+
+
+def store_records(job: JobRecord, store: CodeStore) -> tuple[FileRecord, ...]:
+    """What the manifest says of the codes; an error when a shard has vanished meanwhile."""
+    shards = shard_records(job)
+    missing = set(range(store.shards)) - store.present(shards)
+    if missing:
+        raise IndexFormatError(
+            f"{store.location}: shard {min(missing)} is missing; run `aggtree encode` or build again"
+        )
+    directory = "" if job.codes else f"{job.build_directory.name}/{CODES}"
+    return tuple(store.file_records(directory, shards))
 
 
 def open_codes(job: JobRecord, recipe: Recipe) -> CodeStore:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from aggtree.jobs import build_commands, report_command, search_commands, tune_command
+from aggtree.jobs import build_commands, grow_commands, report_command, search_commands, tune_command
 from aggtree.jobs.command_options import json_option, progress_for
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.version import __version__
@@ -51,10 +51,14 @@ for command in (
     build_commands.train,
     build_commands.encode,
     build_commands.tree,
+    grow_commands.append,
+    grow_commands.delete,
+    grow_commands.compact,
     search_commands.search,
     search_commands.exact,
     tune_command.tune,
     report_command.report,
+    grow_commands.export,
 ):
     cli.add_command(command)
 
@@ -65,17 +69,17 @@ for command in (
 def info(index: Path, as_json: bool) -> None:
     """Tell what INDEX is and how large its parts are.
 
-    Parameters, bytes per vector by part, nodes and leaves per level.
+    Parameters, bytes per vector by part, segments and deleted rows, nodes and leaves per level.
 
     \b
     Example:
       aggtree info sift.index
     """
-    from aggtree.jobs import reports
+    from aggtree.jobs.info_report import show_info
     from aggtree.storage.index_reader import open_index
 
     with open_index(index) as opened:
-        reports.show_info(opened, as_json=as_json)
+        show_info(opened, as_json=as_json)
 
 
 @cli.command()
@@ -141,7 +145,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _stopped(arguments: list[str], why: str) -> None:
-    resumable = arguments[:1] and arguments[0] in ("build", "train", "encode", "tree")
+    resumable = arguments[:1] and arguments[0] in ("build", "train", "encode", "tree", "append", "compact")
     click.echo(
         f"stopped by {why}" + ("; the same command continues from here" if resumable else ""), err=True
     )

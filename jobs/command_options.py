@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from aggtree.jobs.build_index import DEFAULT_MEMORY
+from aggtree.jobs.job_run import DEFAULT_MEMORY
 from aggtree.jobs.progress import JsonProgress, Progress, make_progress
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -66,9 +66,31 @@ def _choice(name: str, choices: list[str], text: str) -> Callable[[Any], Any]:
     return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=text)
 
 
+class _CountOrIndex(click.ParamType):  # type: ignore[type-arg]
+    """A number of dictionaries, or the index whose dictionaries are taken."""
+
+    name = "count or index"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> int | str:
+        if isinstance(value, str) and not value.lstrip("-").isdecimal():
+            return value
+        return click.IntRange(1).convert(value, parameter, context)
+
+
 recipe_options = _apply(
     [
-        _count("--dictionaries", "M", "Number of dictionaries."),
+        click.option(
+            "--dictionaries",
+            type=_CountOrIndex(),
+            metavar="M|INDEX",
+            help="Number of dictionaries, or an index whose trained ones are taken. [default: by rows]",
+        ),
+        click.option(
+            "--continue",
+            "continue_training",
+            is_flag=True,
+            help="Go on training the dictionaries that --dictionaries INDEX names, with SOURCE.",
+        ),
         click.option(
             "--words",
             metavar="SIZES",
@@ -93,6 +115,28 @@ def progress_for(as_json: bool) -> Progress:
     return JsonProgress(sys.stdout) if as_json else make_progress("auto")
 
 
-def recipe_arguments(options: dict[str, Any]) -> dict[str, Any]:
+ids_option = click.option(
+    "--ids",
+    metavar="FILE",
+    help="Own ids of the rows, int64: .npy, .i64, .hdf5::NAME or .parquet::NAME. [default: row numbers]",
+)
+restart_option = click.option(
+    "--replace", is_flag=True, help="Forget what another unfinished command left in INDEX."
+)
+
+
+def id_set(_context: object, _parameter: object, text: str | None) -> range | str | None:
+    """A range written as 1000:2000, or the name of a file."""
+    start, colon, stop = (text or "").partition(":")
+    if colon and start.lstrip("-").isdecimal() and stop.lstrip("-").isdecimal():
+        return range(int(start), int(stop))
+    return text
+
+
+def given_options(options: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The options a user gave, as Python's functions take them, and whether JSON is wanted."""
+    as_json = bool(options.pop("as_json", False))
     given = {name: value for name, value in options.items() if value is not None}
-    return given | {"norm_bytes": int(options["norm_bytes"])}
+    if "norm_bytes" in given:
+        given["norm_bytes"] = int(given["norm_bytes"])
+    return given | {"progress": progress_for(as_json)}, as_json

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aggtree.engine.encoding import Encoder
 from aggtree.jobs.costs import BLOCK_BYTES
@@ -24,6 +25,7 @@ class EncodeTask:
     source : its spec, or the source itself when it never leaves this process.
     skip_invalid : rows with NaN or infinite values get a code of zeros and are named in the record;
         otherwise the first one is an error.
+    sample : so many rows of the shard are decoded again, to tell how well the dictionaries suit them.
     """
 
     number: int
@@ -34,6 +36,7 @@ class EncodeTask:
     dictionaries: Path
     beam: int
     skip_invalid: bool = False
+    sample: int = 0
 
     @property
     def rows(self) -> int:
@@ -57,6 +60,9 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
     encoder = Encoder(dictionaries, task.beam)
     codes = np.zeros((task.rows, store.width), np.uint8)
     invalid: list[int] = []
+    errors: list[float] = []
+    # The same rows however the shard is read.
+    chosen = np.unique(np.linspace(task.start, task.stop - 1, task.sample).astype(np.int64))
     with opened(task.source) as source:
         block_rows = max(1, BLOCK_BYTES // (source.dimension * source.dtype.itemsize))
         for start in range(task.start, task.stop, block_rows):
@@ -68,7 +74,16 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
             encoder.encode(rows, out)
             out[wrong] = 0
             invalid.extend((start + wrong).tolist())
+            looked_at = np.setdiff1d(chosen[(chosen >= start) & (chosen < stop)] - start, wrong)
+            errors.extend(_squared_errors(rows[looked_at], dictionaries.decode(out[looked_at])))
             del rows  # before the next block is read
             tick(stop - start)
     record = store.write_shard(task.number, codes).to_json()
-    return record | {"invalid": invalid}
+    return record | {"invalid": invalid} | ({"error": float(np.mean(errors))} if errors else {})
+
+
+def _squared_errors(rows: NDArray[Any], found: NDArray[np.float32]) -> list[float]:
+    """Squared distance of each row and its reconstruction."""
+    apart = rows.astype(np.float64) - found
+    squares: list[float] = np.einsum("ij,ij->i", apart, apart).tolist()
+    return squares

@@ -15,10 +15,11 @@ from aggtree.engine.encoding import Encoder
 from aggtree.engine.first_dictionary import word_chooser
 from aggtree.engine.first_dictionary_trainer import PASSES
 from aggtree.engine.tree import build_part
-from aggtree.jobs.build_index import RunOptions, workload_of
+from aggtree.jobs.job_run import RunOptions, workload_of
 from aggtree.jobs.plan import Plan, make_plan
-from aggtree.jobs.recipe import Recipe, choose_recipe
+from aggtree.jobs.recipe import Recipe
 from aggtree.jobs.streams import as_source, travels
+from aggtree.jobs.taken_dictionaries import recipe_for
 from aggtree.jobs.tasks import single_threaded_blas
 from aggtree.jobs.training_rows import training_rows
 from aggtree.storage.unit_rows import metric_source
@@ -47,7 +48,7 @@ class BuildPlan:
 def plan_build(source: Any, recipe_options: dict[str, Any], options: RunOptions) -> BuildPlan:
     """Plan a build of `source`, and measure on a sample how long it would take."""
     opened = as_source(source)
-    recipe = choose_recipe(opened.rows, **recipe_options)
+    recipe, _ = recipe_for(opened, **recipe_options)
     opened = metric_source(opened, recipe.metric)
     work = workload_of(recipe, opened.fingerprint(), opened, options.codes or "")
     plan = make_plan(work, allowed=options.allowed, workers=options.most_workers, travels=travels(opened))
@@ -67,13 +68,14 @@ def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[str, flo
     sample = np.nan_to_num(source.take(np.unique(places)))
     with single_threaded_blas():
         first, encode, sort, build = _measure(sample, recipe)
+    learned = int(recipe.trains)
     train_rows = recipe.train_rows + FIRST_BATCH_FACTOR * min(recipe.batch_rows, recipe.train_rows)
     wide = recipe.words[0] if first else 0
     words_from = training_rows(rows, recipe.batch_rows, recipe.train_rows, wide).first
     passes = FIRST_FACTOR * PASSES * sum(stop - start for start, stop in words_from)
     stages = {stage.name: stage for stage in plan.stages}
     return {
-        "train": (passes * first + TRAIN_FACTOR * train_rows * encode) / stages["train"].workers,
+        "train": learned * (passes * first + TRAIN_FACTOR * train_rows * encode) / stages["train"].workers,
         "encode": rows * encode / stages["encode"].workers,
         "sort": rows * sort / stages["sort"].workers,
         "build": rows * (sort + build) / stages["build"].workers,

@@ -16,6 +16,7 @@ from aggtree.jobs.streams import as_dask_array, read_in_order
 from aggtree.jobs.tasks import single_threaded_blas
 from aggtree.storage.errors import MemoryBudgetError, SourceError
 from aggtree.storage.id_source import IdSource
+from aggtree.storage.row_bits import unpacked
 from aggtree.storage.vector_source import VectorSource
 
 THREAD_BYTES = 48 * MIB  # products of a block and the rows they came from, as float32
@@ -32,12 +33,14 @@ def exact_neighbours(
     progress: Progress,
     ids: IdSource | None = None,
     metric: Metric = "l2",
+    kept: NDArray[np.uint8] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Ids (q, k) int64 and distances (q, k) float32 of the k nearest rows of each query.
 
     Each thread answers its share of the queries; the rows are read once, in blocks that fit `allowed`.
     ids : own ids of the rows, which are returned instead of row numbers.
     metric : see ExactSearch.
+    kept : bits of the rows that may be answers; None for all.
     """
     if ids is not None and ids.rows != source.rows:
         raise SourceError(f"{ids.spec}: {ids.rows:,} ids for {source.rows:,} vectors of {source.spec}")
@@ -47,15 +50,34 @@ def exact_neighbours(
     searches = [ExactSearch(queries[low:high], k, metric) for low, high in pairwise(ends)]
     ranges = [(start, min(start + block_rows, source.rows)) for start in range(0, source.rows, block_rows)]
     progress.begin("exact", source.rows)
+    before = [0]  # rows that may be answers before each block
     with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
         blocks = read_in_order(as_dask_array(source, block_rows), ranges)
         for (start, _), rows in zip(ranges, blocks, strict=True):
-            list(pool.map(ExactSearch.add, searches, [rows] * threads, [start] * threads))
+            some = rows if kept is None else rows[unpacked(kept, start, start + len(rows))]
+            list(pool.map(ExactSearch.add, searches, [some] * threads, [before[-1]] * threads))
+            before.append(before[-1] + len(some))
             progress.advance(len(rows))
     progress.end()
     found, distances = zip(*(search.result() for search in searches), strict=True)
     rows = np.concatenate(found)
+    if kept is not None:
+        rows = _numbered(rows, kept, before, ranges)
     return rows if ids is None else ids.take(rows), np.concatenate(distances)
+
+
+def _numbered(
+    places: NDArray[np.int64], kept: NDArray[np.uint8], before: list[int], ranges: list[tuple[int, int]]
+) -> NDArray[np.int64]:
+    """Row numbers of places among the rows that are kept; -1 stays.
+
+    before : rows that are kept before each of the ranges.
+    """
+    rows = np.full(places.shape, -1, np.int64)
+    for number, (start, stop) in enumerate(ranges):
+        inside = (places >= before[number]) & (places < before[number + 1])
+        rows[inside] = start + np.flatnonzero(unpacked(kept, start, stop))[places[inside] - before[number]]
+    return rows
 
 
 def exact_block_rows(

@@ -5,11 +5,12 @@ from typing import Any
 from aggtree.jobs.costs import DRIVER_BYTES
 from aggtree.jobs.memory import MIB
 from aggtree.storage.errors import JobError
+from aggtree.storage.file_record import FileRecord
 from aggtree.storage.format import MANIFEST, OWN_IDS
 from aggtree.storage.id_source import IdSource
 from aggtree.storage.job_record import JobRecord
-from aggtree.storage.manifest import FileRecord, read_manifest
-from aggtree.storage.own_ids import write_own_ids
+from aggtree.storage.manifest import read_manifest
+from aggtree.storage.own_ids import KnownIds, write_own_ids
 from aggtree.storage.vector_source import VectorSource
 
 STAGE = "ids"
@@ -26,8 +27,8 @@ def same_vectors(source: VectorSource, fingerprint: dict[str, Any]) -> bool:
     return all(fingerprint.get(name) == value for name, value in source.fingerprint().items())
 
 
-def copy_ids(job: JobRecord, ids: IdSource | None, allowed: int) -> None:
-    """Copy the ids into the build, unless they are there."""
+def copy_ids(job: JobRecord, ids: IdSource | None, allowed: int, known: KnownIds | None = None) -> None:
+    """Copy the ids into the build, unless they are there; `known` are ids of other rows of the index."""
     if ids is None or (job.done(STAGE) and (job.build_directory / OWN_IDS).exists()):
         return
     record = write_own_ids(
@@ -36,6 +37,7 @@ def copy_ids(job: JobRecord, ids: IdSource | None, allowed: int) -> None:
         int(job.source["rows"]),
         checksum=str(job.source["ids_crc32c"]),
         room=max(LEAST_ROOM, (allowed - DRIVER_BYTES) // 2),
+        known=known,
     )
     job.record_done(STAGE, 0, record.to_json())
 

@@ -4,7 +4,7 @@ Memory, workers, threads and the place of the files are not in it: they must not
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from aggtree.jobs import defaults
 from aggtree.jobs.costs import Workload
 
 Words = str | int | Sequence[int] | None
+_LATER = ("metric", "taken", "continued")
+"""Fields that older builds do not have, and that are left out where they have their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class Recipe:
     shard_rows : rows of a code shard.
     skip_invalid : leave out rows with NaN or infinite values.
     metric : what queries are answered by; vectors are scaled to length 1 for cosine.
+    taken : checksum of dictionaries that were trained before; "" to train from scratch.
+    continued : whether training goes on from these dictionaries, instead of being left out.
     """
 
     words: tuple[int, ...]
@@ -47,10 +51,14 @@ class Recipe:
     norm_bytes: int
     skip_invalid: bool
     metric: Metric = "l2"
+    taken: str = ""
+    continued: bool = False
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise ValueError(f"metric {self.metric!r}: expected {' or '.join(METRICS)}")
+        if self.continued and not self.taken:
+            raise ValueError("continue: expected dictionaries of an index to go on from")
         if self.metric == "ip" and self.norm_bytes == 4:
             raise ValueError("norm_bytes 4: inner products need no norms, leave it at 1")
         for name in ("batch_rows", "train_rows", "shard_rows"):
@@ -74,15 +82,30 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         record = asdict(self) | {"words": list(self.words)}
-        if self.metric == "l2":
-            del record["metric"]  # as builds were named before there were others
+        for name in _LATER:
+            if record[name] == getattr(Recipe, name):
+                del record[name]  # as builds were named before there were others
         return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Recipe":
-        values = {field.name: record[field.name] for field in fields(cls) if field.name != "metric"}
-        values["metric"] = record.get("metric", "l2")
+        values = {
+            field.name: record[field.name]
+            for field in fields(cls)
+            if field.name in record or field.name not in _LATER
+        }
         return cls(**values | {"words": tuple(values["words"])})
+
+    @property
+    def trains(self) -> bool:
+        """Whether dictionaries are learned."""
+        return self.continued or not self.taken
+
+    def for_rows(self, rows: int, now: int) -> "Recipe":
+        """The recipe for another number of rows than `now`: shards as a build of them would have."""
+        if self.shard_rows != defaults.default_shard_rows(now):
+            return self  # chosen by the user
+        return replace(self, shard_rows=defaults.default_shard_rows(rows))
 
     def workload(self, rows: int, dimension: int, dtype: str, source_rows: int = 0) -> Workload:
         """The size of a build of this source."""
@@ -94,7 +117,7 @@ class Recipe:
             beam=self.beam,
             batch_rows=min(self.batch_rows, rows),
             shard_rows=self.shard_rows,
-            train_rows=self.train_rows,
+            train_rows=self.train_rows if self.trains else 0,
             tree=self.tree,
             source_rows=source_rows,
             cooling=self.cooling,
@@ -113,38 +136,46 @@ def choose_words(rows: int, words: Words, dictionaries: int | None) -> tuple[int
     return dictionary_sizes(dictionaries, words)
 
 
-def choose_recipe(
-    rows: int,
-    *,
-    words: Words = None,
-    dictionaries: int | None = None,
-    beam: int = 10,
-    seed: int = 0,
-    cooling: Cooling = "joint",
-    train_rows: int | None = None,
-    batch_rows: int | None = None,
-    shard_rows: int | None = None,
-    bucket: int | None = None,
-    stray: int | None = None,
-    norm_bytes: int = 1,
-    skip_invalid: bool = False,
-    metric: Metric = "l2",
-) -> Recipe:
-    """Complete what the user gave by what the number of rows suggests."""
-    sizes = choose_words(rows, words, dictionaries)
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a user may decide about a build; None follows from the number of rows. See Recipe."""
+
+    words: Words = None
+    dictionaries: int | None = None
+    beam: int = 10
+    seed: int = 0
+    cooling: Cooling = "joint"
+    train_rows: int | None = None
+    batch_rows: int | None = None
+    shard_rows: int | None = None
+    bucket: int | None = None
+    stray: int | None = None
+    norm_bytes: int = 1
+    skip_invalid: bool = False
+    metric: Metric = "l2"
+    taken: str = ""
+    continued: bool = False
+
+
+def choose_recipe(rows: int, choices: Choices | None = None, **given: Any) -> Recipe:
+    """Complete what the user gave, as `Choices` or one by one, by what the number of rows suggests."""
+    chosen = replace(choices or Choices(), **given)
+    sizes = choose_words(rows, chosen.words, chosen.dictionaries)
     tree = defaults.default_tree(sizes)
-    bucket = tree.bucket if bucket is None else bucket
+    bucket = tree.bucket if chosen.bucket is None else chosen.bucket
     return Recipe(
         words=sizes,
-        beam=beam,
-        seed=seed,
-        cooling=cooling,
-        batch_rows=batch_rows or defaults.default_batch_rows(rows, train_rows),
-        train_rows=train_rows or defaults.default_train_rows(rows),
-        shard_rows=shard_rows or defaults.default_shard_rows(rows),
+        beam=chosen.beam,
+        seed=chosen.seed,
+        cooling=chosen.cooling,
+        batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, chosen.train_rows),
+        train_rows=chosen.train_rows or defaults.default_train_rows(rows),
+        shard_rows=chosen.shard_rows or defaults.default_shard_rows(rows),
         bucket=bucket,
-        stray=min(bucket, tree.stray) if stray is None else stray,
-        norm_bytes=norm_bytes,
-        skip_invalid=skip_invalid,
-        metric=metric,
+        stray=min(bucket, tree.stray) if chosen.stray is None else chosen.stray,
+        norm_bytes=chosen.norm_bytes,
+        skip_invalid=chosen.skip_invalid,
+        metric=chosen.metric,
+        taken=chosen.taken,
+        continued=chosen.continued,
     )

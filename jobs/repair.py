@@ -6,6 +6,7 @@ readable as it was meanwhile. The ordinary stages do the work, from a job that h
 done.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,18 +15,40 @@ from aggtree.jobs.recipe import Recipe
 from aggtree.storage.atomic import remove_file
 from aggtree.storage.code_store import METADATA, CodeStore, ShardRecord, shard_key
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.format import CODES, DICTIONARIES, TREE
+from aggtree.storage.file_record import file_problem
+from aggtree.storage.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, TREE
 from aggtree.storage.job_record import JobRecord, start_job
-from aggtree.storage.manifest import Manifest, file_problem
-from aggtree.storage.verify import Damage
+from aggtree.storage.manifest import Manifest
+from aggtree.storage.verify import Damage, verify_index
 
 
 def check_presence(index: Path, manifest: Manifest) -> None:
     """The cheap check of a finished index: every file is there with its size."""
-    for record in manifest.files:
+    for record in manifest.all_files:
         problem = file_problem(index, record)
         if problem:
             raise IndexFormatError(f"{index / record.path}: {problem}; run the same command with --repair")
+
+
+def damages_of(index: Path, part: Manifest) -> list[Damage]:
+    """The damages of one segment, from a look at every byte of the index.
+
+    IndexFormatError when only others are damaged: each is repaired by the command that made it.
+    """
+    damages = verify_index(index, workers=len(os.sched_getaffinity(0)), deep=True)
+    codes = part.codes.location if part.codes else part.directory
+    own = [
+        damage
+        for damage in damages
+        if damage.file in (MANIFEST, part.directory)
+        or damage.file.startswith((f"{part.directory}/", f"{codes}/"))
+    ]
+    if damages and not own:
+        remedy = "repeat the `aggtree append` that made it with --repair"
+        if damages[0].file.startswith(LIVE_PREFIX):
+            remedy = "which rows were deleted is lost; copy the file again"
+        raise IndexFormatError(f"{index}: damaged elsewhere: {damages[0]}; {remedy}")
+    return own
 
 
 def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRecord:

@@ -9,18 +9,17 @@ from typing import Any
 
 import click
 
-from aggtree.jobs.build_index import BuildResult
 from aggtree.jobs.estimate import BuildPlan
+from aggtree.jobs.job_run import BuildResult
 from aggtree.jobs.memory import format_size
 from aggtree.jobs.progress import format_time
 from aggtree.jobs.search_job import SearchReport
-from aggtree.storage.index_reader import Index
 from aggtree.storage.range_search import RangeAnswer
-from aggtree.storage.tuning import TunedPoint, read_tuning
 from aggtree.storage.verify import Damage
 
 
-def _print_json(record: dict[str, Any]) -> None:
+def print_json(record: dict[str, Any]) -> None:
+    """One JSON object on a line."""
     click.echo(json.dumps(record, default=str))
 
 
@@ -40,14 +39,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 def show_build(result: BuildResult, *, as_json: bool) -> None:
     """What was built and what it took."""
     if as_json:
-        _print_json({"event": "result"} | asdict(result))
+        print_json({"event": "result"} | asdict(result))
         return
     if result.already_built:
         click.echo(
             f"{result.path}: already built from this source with these parameters, {result.rows:,} rows"
         )
         return
-    _show_stages(result)
+    show_stages(result)
     if result.left_out:
         click.echo(f"{result.left_out:,} rows with NaN or infinite values were left out")
     click.echo(
@@ -59,17 +58,18 @@ def show_build(result: BuildResult, *, as_json: bool) -> None:
 def show_stage(stage: str, result: BuildResult, *, as_json: bool) -> None:
     """What one stage took, and what comes next."""
     if as_json:
-        _print_json({"event": "result"} | asdict(result))
+        print_json({"event": "result"} | asdict(result))
         return
     if result.already_built:
         click.echo(f"{result.path}: already built from this source with these parameters")
         return
-    _show_stages(result)
+    show_stages(result)
     following = {"train": f"aggtree encode SOURCE {result.path}", "encode": f"aggtree tree {result.path}"}
     click.echo(f"{stage} is done; next: {following[stage]}")
 
 
-def _show_stages(result: BuildResult) -> None:
+def show_stages(result: BuildResult) -> None:
+    """Time and memory of each stage."""
     print_table(
         "",
         ("stage", "time", "memory projected", "measured"),
@@ -83,7 +83,7 @@ def _show_stages(result: BuildResult) -> None:
 def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
     """What a build would need."""
     if as_json:
-        _print_json(
+        print_json(
             asdict(plan) | {"projected": plan.plan.projected, "total_seconds": sum(plan.seconds.values())}
         )
         return
@@ -119,7 +119,7 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
     """Recall, times and visits of a file of queries."""
     if as_json:
         recall = {f"R@{rank}": value for rank, value in report.recall.items()}
-        _print_json(asdict(report) | {"recall": recall, "out": out})
+        print_json(asdict(report) | {"recall": recall, "out": out})
         return
     limits = ",".join(map(str, report.limits))
     rerank = f", the best {report.rerank} re-ranked" if report.rerank else ""
@@ -141,7 +141,7 @@ def show_ranges(found: RangeAnswer, milliseconds: float, out: Path | None, *, as
     """How many answers are within the radius."""
     counts = [int(stop - start) for start, stop in pairwise(found.starts)]
     if as_json:
-        _print_json({"queries": len(counts), "answers": counts, "batch": milliseconds, "out": out})
+        print_json({"queries": len(counts), "answers": counts, "batch": milliseconds, "out": out})
         return
     mean = sum(counts) / len(counts)
     click.echo(f"{len(counts):,} queries, {milliseconds:.3f} ms each")
@@ -153,66 +153,15 @@ def show_ranges(found: RangeAnswer, milliseconds: float, out: Path | None, *, as
 def show_exact(out: Path, shape: tuple[int, ...], *, as_json: bool) -> None:
     """Where exact neighbours were written."""
     if as_json:
-        _print_json({"event": "result", "out": str(out), "queries": shape[0], "k": shape[1]})
+        print_json({"event": "result", "out": str(out), "queries": shape[0], "k": shape[1]})
     else:
         click.echo(f"{out}: exact {shape[1]} nearest of {shape[0]:,} queries")
-
-
-def show_info(index: Index, *, as_json: bool) -> None:
-    """Parameters, sizes by part, and the levels of the tree."""
-    manifest, parts = index.manifest, index.bytes_by_part()
-    if as_json:
-        record = manifest.to_json()
-        del record["files"]
-        codes = {"codes": manifest.codes.location} if manifest.codes else {}
-        _print_json(record | codes | {"bytes": parts})
-        return
-    click.echo(f"{index.path}: {index.rows:,} rows of dimension {index.dimension}, build {manifest.build}")
-    if manifest.source_rows != index.rows:
-        click.echo(f"{manifest.source_rows - index.rows:,} rows of the source were left out")
-    if manifest.codes:
-        size = sum(record.bytes for record in manifest.codes.files)
-        click.echo(f"codes at {manifest.codes.location}, {size:,} bytes, not needed by queries")
-    if manifest.own_ids:
-        click.echo("ids are the user's own")
-    for k, points in _tuned_points(index).items():
-        ends = " to ".join(
-            f"recall {p.recall:.3f} at {p.milliseconds:.3f} ms" for p in (points[0], points[-1])
-        )
-        click.echo(f"tuned for k {k}: {ends}")
-    click.echo(f"vectors for exact distances: {manifest.vectors or 'an array, to be named'}")
-    parameters = dict(manifest.parameters)
-    click.echo(f"dictionaries {format_words(manifest.words)}; made by aggtree {manifest.made_by}")
-    click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))
-    print_table(
-        "",
-        ("part", "bytes", "bytes per vector"),
-        [
-            *((name, f"{size:,}", f"{size / index.rows:.2f}") for name, size in parts.items()),
-            ("total", f"{sum(parts.values()):,}", f"{sum(parts.values()) / index.rows:.2f}"),
-        ],
-    )
-    print_table(
-        "",
-        ("level", "nodes", "leaves", "leaves in all"),
-        (
-            (str(level), f"{nodes:,}", f"{leaves:,}", f"{leaves / index.rows:.1%}")
-            for level, (nodes, leaves) in enumerate(
-                zip(manifest.level_nodes, manifest.level_leaves, strict=True)
-            )
-        ),
-    )
-
-
-def _tuned_points(index: Index) -> dict[int, tuple[TunedPoint, ...]]:
-    tuning = read_tuning(index.path, index.manifest.build)
-    return tuning.points if tuning else {}
 
 
 def show_damages(index: Path, damages: Sequence[Damage], *, as_json: bool) -> None:
     """One line per damage, or that there is none."""
     if as_json:
-        _print_json(
+        print_json(
             {"event": "result", "index": str(index), "damages": [asdict(damage) for damage in damages]}
         )
         return

@@ -1,13 +1,20 @@
 """The commands that answer queries: `search`, and `exact` without an index."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggtree.engine.params import METRICS, Metric
-from aggtree.jobs.build_index import DEFAULT_MEMORY
-from aggtree.jobs.command_options import json_option, progress_for
+from aggtree.engine.params import METRICS, Metric, SearchParams
+from aggtree.jobs.command_options import id_set, json_option, progress_for
+from aggtree.jobs.job_run import DEFAULT_MEMORY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from aggtree.storage.index_reader import Index
 
 
 def _limits(_context: object, _parameter: object, text: str | None) -> tuple[int, ...]:
@@ -17,12 +24,26 @@ def _limits(_context: object, _parameter: object, text: str | None) -> tuple[int
         raise click.BadParameter(f"{text!r}: expected numbers such as 32,512") from None
 
 
-def _within(_context: object, _parameter: object, text: str | None) -> range | str | None:
-    """A range written as 1000:2000, or the name of a file."""
-    start, colon, stop = (text or "").partition(":")
-    if colon and start.lstrip("-").isdecimal() and stop.lstrip("-").isdecimal():
-        return range(int(start), int(stop))
-    return text
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of `search`."""
+
+    k: int
+    out: Path | None
+    ground_truth: str | None
+    limits: tuple[int, ...]
+    rerank: int | None
+    within: range | str | None
+    radius: float | None
+    recall: float | None
+    time_ms: float | None
+    vectors: str | None
+    threads: int
+    as_json: bool
+
+    @property
+    def params(self) -> SearchParams:
+        return SearchParams(limits=self.limits)
 
 
 @click.command()
@@ -44,7 +65,7 @@ def _within(_context: object, _parameter: object, text: str | None) -> range | s
 )
 @click.option(
     "--within",
-    callback=_within,
+    callback=id_set,
     metavar="SET",
     help="Answers from these ids only: 1000:2000, or a .npy file of ids or of a boolean for each row.",
 )
@@ -69,23 +90,7 @@ def _within(_context: object, _parameter: object, text: str | None) -> range | s
 @click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
 @json_option
-def search(
-    index: Path,
-    queries: str,
-    *,
-    k: int,
-    out: Path | None,
-    ground_truth: str | None,
-    limits: tuple[int, ...],
-    rerank: int | None,
-    within: range | str | None,
-    radius: float | None,
-    recall: float | None,
-    time_ms: float | None,
-    vectors: str | None,
-    threads: int,
-    as_json: bool,
-) -> None:
+def search(index: Path, queries: str, **options: Any) -> None:
     """Answer the queries of a file, and measure.
 
     Prints recall, time per query, nodes and leaves visited. Without --rerank distances are those to the
@@ -100,40 +105,59 @@ def search(
       aggtree search sift.index query.bvecs --radius 200 --rerank 100 --out near.npz
       aggtree search sift.index query.bvecs -k 10 --recall 0.95
     """
-    from aggtree.engine.params import SearchParams
-    from aggtree.jobs import reports, search_job
+    from aggtree.jobs import search_job
     from aggtree.storage.index_reader import open_index
 
-    if out is not None:
-        search_job.check_output(out, (".ivecs", ".npy") if radius is None else (".npz",))
-    with open_index(index, vectors) as opened:
+    asked = Asked(**options)
+    if asked.out is not None:
+        search_job.check_output(asked.out, (".ivecs", ".npy") if asked.radius is None else (".npz",))
+    with open_index(index, asked.vectors) as opened:
         block = search_job.read_queries(queries, opened.dimension)
-        if radius is not None:
-            params = SearchParams(limits=limits)
-            found, milliseconds = search_job.run_range_queries(
-                opened, block, radius, params=params, rerank=bool(rerank), within=within, threads=threads
-            )
-            if out is not None:
-                search_job.save_ranges(out, found)
-            reports.show_ranges(found, milliseconds, out, as_json=as_json)
-            return
-        truth = search_job.load_truth(ground_truth, len(block)) if ground_truth else None
-        params, candidates = SearchParams(limits=limits), rerank or 0
-        if recall is not None or time_ms is not None:
-            params, candidates = opened.tuned(k, params, candidates, recall, time_ms)
-        answer, report = search_job.run_queries(
-            opened,
-            block,
-            k=k,
-            params=params,
-            rerank=candidates,
-            within=within,
-            threads=threads,
-            truth=truth,
-        )
-    if out is not None:
-        search_job.save_ids(out, answer.ids)
-    reports.show_search(report, out, as_json=as_json)
+        if asked.radius is None:
+            _answer_nearest(opened, block, asked)
+        else:
+            _answer_ranges(opened, block, asked, asked.radius)
+
+
+def _answer_nearest(opened: "Index", block: "NDArray[Any]", asked: Asked) -> None:
+    """The k nearest of each query."""
+    from aggtree.jobs import reports, search_job
+
+    truth = search_job.load_truth(asked.ground_truth, len(block)) if asked.ground_truth else None
+    params, candidates = asked.params, asked.rerank or 0
+    if asked.recall is not None or asked.time_ms is not None:
+        params, candidates = opened.tuned(asked.k, params, candidates, asked.recall, asked.time_ms)
+    answer, report = search_job.run_queries(
+        opened,
+        block,
+        k=asked.k,
+        params=params,
+        rerank=candidates,
+        within=asked.within,
+        threads=asked.threads,
+        truth=truth,
+    )
+    if asked.out is not None:
+        search_job.save_ids(asked.out, answer.ids)
+    reports.show_search(report, asked.out, as_json=asked.as_json)
+
+
+def _answer_ranges(opened: "Index", block: "NDArray[Any]", asked: Asked, radius: float) -> None:
+    """All that is within the radius of each query."""
+    from aggtree.jobs import reports, search_job
+
+    found, milliseconds = search_job.run_range_queries(
+        opened,
+        block,
+        radius,
+        params=asked.params,
+        rerank=bool(asked.rerank),
+        within=asked.within,
+        threads=asked.threads,
+    )
+    if asked.out is not None:
+        search_job.save_ranges(asked.out, found)
+    reports.show_ranges(found, milliseconds, asked.out, as_json=asked.as_json)
 
 
 @click.command()

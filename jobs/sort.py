@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from aggtree.engine.code_order import sort_codes
 from aggtree.jobs.tasks import Tick
 from aggtree.storage.code_store import CodeStore
+from aggtree.storage.row_bits import read_bits
 from aggtree.storage.run_files import write_run
 
 
@@ -18,6 +19,7 @@ class SortTask:
     """Shard `number` of the store at `codes`, rows start..stop, sorted into the file `run`.
 
     skip : rows that have no valid code and are left out, ascending.
+    kept : file with a bit for each row of the store that is not left out either; None for all.
     wide_ids : ids of 8 bytes, for more than 2³² rows.
     """
 
@@ -27,6 +29,7 @@ class SortTask:
     codes: str
     run: Path
     skip: tuple[int, ...] = ()
+    kept: Path | None = None
     wide_ids: bool = False
 
     @property
@@ -39,9 +42,9 @@ def sort_shard(task: SortTask, tick: Tick) -> dict[str, Any]:
     codes = CodeStore.open(task.codes).read(task.start, task.stop)
     ids: NDArray[np.unsignedinteger] = np.arange(task.start, task.stop, dtype=np.uint64)
     ids = ids if task.wide_ids else ids.astype(np.uint32)
-    if task.skip:
-        keep = np.ones(task.rows, bool)
-        keep[np.asarray(task.skip) - task.start] = False
+    if task.skip or task.kept:
+        keep = np.ones(task.rows, bool) if task.kept is None else read_bits(task.kept, task.start, task.stop)
+        keep[np.asarray(task.skip, np.int64) - task.start] = False
         codes, ids = codes[keep], ids[keep]
     codes, ids = sort_codes(codes, ids)
     checksums = write_run(task.run, codes, ids)

@@ -26,7 +26,7 @@ from aggtree.jobs.build_tree import (
     load_splits,
     save_splits,
 )
-from aggtree.jobs.code_place import open_codes, shard_records
+from aggtree.jobs.code_place import open_codes, shard_records, store_records
 from aggtree.jobs.disk_space import written_bytes
 from aggtree.jobs.encode import EncodeTask, encode_shard
 from aggtree.jobs.executors import Executor
@@ -36,19 +36,22 @@ from aggtree.jobs.plan import Plan
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import Recipe
 from aggtree.jobs.remembered_source import remember_source, remembered_source
+from aggtree.jobs.segments import DRIFT_ROWS, placed
 from aggtree.jobs.sort import SortTask, sort_shard
 from aggtree.jobs.streams import travels
+from aggtree.jobs.taken_dictionaries import TakenDictionaries
 from aggtree.jobs.tasks import Function, Task
 from aggtree.jobs.train import CHECKPOINT, TrainJob, learning_curve, train
 from aggtree.storage.atomic import make_directory, remove_file, remove_tree
 from aggtree.storage.build_report import StageFigures, record_stage, write_report
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.dictionary_file import load_state
-from aggtree.storage.errors import IndexFormatError, JobError, SourceError
-from aggtree.storage.format import CODES, DICTIONARIES
-from aggtree.storage.index_writer import commit_index, stitch_parts
+from aggtree.storage.errors import JobError, SourceError
+from aggtree.storage.file_record import RemoteCodes
+from aggtree.storage.format import DICTIONARIES
+from aggtree.storage.index_writer import describe_build, stitch_parts
 from aggtree.storage.job_record import JobRecord, finish_job
-from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes
+from aggtree.storage.manifest import Manifest, commit_manifest
 from aggtree.storage.vector_source import VectorSource
 
 RUNS = "runs"
@@ -108,11 +111,15 @@ class Stages:
     def parts(self) -> Path:
         return self.job.work_directory / PARTS
 
-    def train(self) -> None:
-        """Learn the dictionaries, unless they are there."""
+    def train(self, taken: TakenDictionaries | None = None) -> None:
+        """Learn the dictionaries, or take some that were trained before, unless they are there."""
         if self.job.done("train") and self.dictionaries.exists():
             return
         make_directory(self.job.build_directory)
+        if taken is not None and not self.recipe.trains:
+            taken.copy_to(self.dictionaries)
+            self.job.record_done("train", 0, {"error": None})
+            return
         train_job = TrainJob(
             params=self.recipe.annealing,
             batch_rows=self.recipe.batch_rows,
@@ -120,6 +127,7 @@ class Stages:
             checkpoint=self.job.work_directory / CHECKPOINT,
             dictionaries=self.dictionaries,
             skip_invalid=self.recipe.skip_invalid,
+            start=None if taken is None else taken.path,
         )
         threads = self.plan.stage("train").workers
         error = train(
@@ -137,8 +145,7 @@ class Stages:
                 f"{self.job.index}: the dictionaries are not trained yet; run `aggtree train` first"
             )
         store = self._code_store()
-        present = store.present(shard_records(self.job))
-        missing = [number for number in range(store.shards) if number not in present]
+        missing = self._missing_shards(store)
         if not missing:
             return
         source = self._needed_source()
@@ -152,11 +159,23 @@ class Stages:
                 dictionaries=self.dictionaries,
                 beam=self.recipe.beam,
                 skip_invalid=self.recipe.skip_invalid,
+                sample=DRIFT_ROWS if self.job.task == "append" else 0,
             )
             for number in missing
         ]
-        self._run_stage("encode", encode_shard, tasks, total=self.rows)
+        self.run_stage("encode", encode_shard, tasks, total=self.rows)
         self._refuse_changed(source)
+
+    def encode_by(self, function: Function, tasks: Sequence[Task], shown: str) -> None:
+        """Let other tasks than encoding, one for each shard, make the codes of shards that are missing."""
+        missing = self._missing_shards(self._code_store())
+        if missing:
+            todo = [task for task in tasks if task.number in missing]
+            self.run_stage("encode", function, todo, total=self.rows, shown=shown)
+
+    def _missing_shards(self, store: CodeStore) -> list[int]:
+        present = store.present(shard_records(self.job))
+        return [number for number in range(store.shards) if number not in present]
 
     def _refuse_changed(self, source: VectorSource) -> None:
         """An index of rows of two states of a source would be an index of neither."""
@@ -166,8 +185,11 @@ class Stages:
             self.job.forget(stage)
         raise SourceError(f"{source.spec}: was changed while it was read; build again with --replace")
 
-    def sort(self) -> None:
-        """Sort the shards whose runs are missing, unless the parts made from them are all there."""
+    def sort(self, kept: Path | None = None) -> None:
+        """Sort the shards whose runs are missing, unless the parts made from them are all there.
+
+        kept : file with a bit for each row that is not left out; None for all.
+        """
         if self._parts_are_ready():
             return
         store = self._code_store()
@@ -182,13 +204,14 @@ class Stages:
                 codes=store.location,
                 run=self.runs / str(number),
                 skip=tuple(encoded[number]["invalid"]),
+                kept=kept,
                 wide_ids=self.rows > 2**32,
             )
             for number in range(store.shards)
             if number not in done or not _has_size(self.runs / str(number), done[number])
         ]
         if tasks:
-            self._run_stage("sort", sort_shard, tasks, total=self.rows)
+            self.run_stage("sort", sort_shard, tasks, total=self.rows)
 
     def build(self) -> None:
         """Build the parts of the tree that are missing."""
@@ -212,7 +235,7 @@ class Stages:
             for number in range(len(sizes))
             if number not in done or not _has_size(self.parts / str(number), done[number])
         ]
-        self._run_stage("build", build_partition, tasks, total=int(sizes.sum()))
+        self.run_stage("build", build_partition, tasks, total=int(sizes.sum()))
         remove_tree(self.runs)
 
     def commit(self) -> Manifest:
@@ -236,8 +259,8 @@ class Stages:
             norm_bytes=self.recipe.norm_bytes,
             progress=advance,
         )
-        codes = self._code_records()
-        manifest = commit_index(
+        codes = store_records(self.job, self._code_store())
+        made = describe_build(
             self.job.index,
             self.job.build,
             tree=tree,
@@ -250,8 +273,11 @@ class Stages:
             metric=self.recipe.metric,
             own_ids=own_ids_record(self.job),
         )
+        manifest = placed(self.job, made)
+        commit_manifest(self.job.index, manifest)
         self._end("stitch")
-        write_report(self.job)
+        if self.job.task == "build":
+            write_report(self.job)
         finish_job(self.job.index)
         return manifest
 
@@ -271,17 +297,6 @@ class Stages:
 
     def _code_store(self) -> CodeStore:
         return open_codes(self.job, self.recipe)
-
-    def _code_records(self) -> tuple[FileRecord, ...]:
-        """What the manifest says of the codes; an error when a shard has vanished meanwhile."""
-        store, shards = self._code_store(), shard_records(self.job)
-        missing = set(range(store.shards)) - store.present(shards)
-        if missing:
-            raise IndexFormatError(
-                f"{store.location}: shard {min(missing)} is missing; run `aggtree encode` or build again"
-            )
-        directory = "" if self.job.codes else f"{self.job.build_directory.name}/{CODES}"
-        return tuple(store.file_records(directory, shards))
 
     def _parts_are_ready(self) -> bool:
         """Whether every partition was built, so that the runs, which are removed then, are not needed."""
@@ -305,12 +320,14 @@ class Stages:
         save_splits(self.splits, splits, runs, CodeLayout(self.recipe.words))
         return splits
 
-    def _run_stage(self, stage: str, function: Function, tasks: Sequence[Task], total: int) -> None:
-        """Run tasks, record each as it is done, and tell what the stage took."""
+    def run_stage(
+        self, stage: str, function: Function, tasks: Sequence[Task], total: int, shown: str = ""
+    ) -> None:
+        """Run tasks, record each as it is done, and tell what the stage took; `shown` is its name."""
         done = total - sum(task.rows for task in tasks)
         if self._executor is None:
             self._executor = self.start_executor()
-        self.progress.begin(stage, total, done=done)
+        self.progress.begin(shown or stage, total, done=done)
         for task, outcome in self._executor.run(stage, function, tasks, self.progress):
             self.job.record_done(stage, task.number, outcome.value)
             self._worker_peaks[outcome.worker] = outcome.peak

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from aggtree.storage.array_source import ArraySource
 from aggtree.storage.errors import SourceError
+from aggtree.storage.joined_source import JoinedSource
 from aggtree.storage.unit_rows import plain_source
 from aggtree.storage.vector_source import VectorSource, check_shape, open_source, served_dtype
 
@@ -41,7 +42,7 @@ class DaskSource(VectorSource):
 
 
 def as_source(source: Any) -> VectorSource:
-    """A source of whatever a user names: a path or spec, a source, a numpy array or a Dask array."""
+    """A source of whatever a user names: a path or spec, a source, an array of numpy or Dask, or a list."""
     if isinstance(source, VectorSource):
         return source
     if isinstance(source, (str, os.PathLike)):
@@ -50,12 +51,17 @@ def as_source(source: Any) -> VectorSource:
         return ArraySource(source)
     if hasattr(source, "dask") and hasattr(source, "chunks"):
         return DaskSource(source)
+    if isinstance(source, (list, tuple)):
+        return JoinedSource([as_source(part) for part in source])
     raise SourceError(f"source of type {type(source).__name__}: expected a path, an array or a Dask array")
 
 
 def travels(source: VectorSource) -> bool:
     """Whether another process can open the source by its spec."""
-    return not isinstance(plain_source(source), (ArraySource, DaskSource))
+    plain = plain_source(source)
+    if isinstance(plain, JoinedSource):
+        return all(travels(part) for part in plain.parts)
+    return not isinstance(plain, (ArraySource, DaskSource))
 
 
 class Rows:

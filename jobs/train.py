@@ -25,7 +25,7 @@ from aggtree.jobs.progress import Progress
 from aggtree.jobs.streams import as_dask_array, invalid_rows, read_in_order
 from aggtree.jobs.tasks import single_threaded_blas
 from aggtree.jobs.training_rows import Range, TrainingRows, cut_at, training_rows
-from aggtree.storage.dictionary_file import load_state, save_dictionaries, save_state
+from aggtree.storage.dictionary_file import load_dictionaries, load_state, save_dictionaries, save_state
 from aggtree.storage.vector_source import VectorSource
 
 CHECKPOINT = "trainer"
@@ -43,6 +43,7 @@ class TrainJob:
     checkpoint : file of the state of whichever trainer is at work: the first dictionary's, then the annealer.
     dictionaries : file that appears when training is done.
     skip_invalid : leave out rows with NaN or infinite values.
+    start : file of dictionaries to go on from, of which a wide first one stays; None to start from scratch.
     """
 
     params: AnnealingParams
@@ -51,11 +52,13 @@ class TrainJob:
     checkpoint: Path
     dictionaries: Path
     skip_invalid: bool = False
+    start: Path | None = None
 
     @property
     def wide_words(self) -> int:
-        """Words of a wide first dictionary; 0 when there is none."""
-        return self.params.words[0] if CodeLayout(self.params.words).wide else 0
+        """Words of a wide first dictionary that is to be learned; 0 when there is none."""
+        learned = CodeLayout(self.params.words).wide and self.start is None
+        return self.params.words[0] if learned else 0
 
 
 @contextmanager
@@ -171,12 +174,13 @@ class _Training:
                 save()
             self.advance_to(self.first_work + self.batch_work(0, number + 1))
 
+        start = None if self.job.start is None else load_dictionaries(self.job.start)[0]
         for rows in self.read(self.rows.batches[done:]):
             if done:
                 trainer.partial_fit(rows, map=self.map)
             else:
-                cut_short = len(trainer.distortions) > 0
-                trainer.fit(rows, first=first, resume=cut_short, map=self.map, progress=after_round)
+                again = len(trainer.distortions) > 0
+                trainer.fit(rows, start=start, first=first, resume=again, map=self.map, progress=after_round)
             done += 1
             save()
             self.advance_to(self.first_work + self.batch_work(done))

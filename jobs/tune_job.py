@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.filter import Filter
 from aggtree.engine.params import SearchParams
 from aggtree.jobs.exact_job import exact_neighbours
 from aggtree.jobs.progress import Progress
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index_reader import Index
-from aggtree.storage.own_ids import to_own_ids
+from aggtree.storage.live_rows import kept_bits
 from aggtree.storage.tuning import TunedPoint, pareto
 
 STEPS = range(-6, 9)
@@ -47,48 +48,59 @@ class Questions:
     own: NDArray[np.int64] | None = None
 
 
-def sampled_questions(
-    index: Index, count: int, k: int, *, seed: int, threads: int, allowed: int, progress: Progress
-) -> Questions:
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What true neighbours are found with: threads, bytes of memory, and who is told."""
+
+    threads: int
+    allowed: int
+    progress: Progress
+
+
+def sampled_questions(index: Index, count: int, k: int, *, seed: int, means: Means) -> Questions:
     """Random rows of the index as queries, and their true neighbours but themselves."""
-    source = index.raw_vectors.source
-    rows = np.sort(np.random.default_rng(seed).choice(source.rows, min(count, source.rows), replace=False))
+    source, kept = index.raw_vectors.source, _kept(index)
+    random = np.random.default_rng(seed)
+    if kept is None:
+        rows = np.sort(random.choice(source.rows, min(count, source.rows), replace=False))
+    else:
+        there = Filter(kept, source.rows, index.rows).allowed
+        rows = np.sort(random.choice(there, min(count, len(there)), replace=False))
     queries = source.take(rows)
-    found, _ = exact_neighbours(
-        source,
-        queries,
-        k=k + 1,
-        threads=threads,
-        allowed=allowed,
-        progress=progress,
-        metric=index.manifest.metric,
-    )
-    return Questions(
-        queries=queries,
-        truth=_own(index, without(found, rows, k)),
-        own=_own(index, rows),
-    )
+    found = _exact(index, queries, k + 1, kept, means)
+    return Questions(queries=queries, truth=_own(index, without(found, rows, k)), own=_own(index, rows))
 
 
-def exact_questions(
-    index: Index, queries: NDArray[Any], k: int, *, threads: int, allowed: int, progress: Progress
-) -> Questions:
+def exact_questions(index: Index, queries: NDArray[Any], k: int, *, means: Means) -> Questions:
     """The user's queries, and their true neighbours among the vectors of the index."""
-    source = index.raw_vectors.source
-    found, _ = exact_neighbours(
-        source,
-        queries,
-        k=k,
-        threads=threads,
-        allowed=allowed,
-        progress=progress,
-        metric=index.manifest.metric,
-    )
+    found = _exact(index, queries, k, _kept(index), means)
     return Questions(queries=queries, truth=_own(index, found))
 
 
+def _exact(
+    index: Index, queries: NDArray[Any], k: int, kept: NDArray[np.uint8] | None, means: Means
+) -> NDArray[np.int64]:
+    found, _ = exact_neighbours(
+        index.raw_vectors.source,
+        queries,
+        k=k,
+        threads=means.threads,
+        allowed=means.allowed,
+        progress=means.progress,
+        metric=index.manifest.metric,
+        kept=kept,
+    )
+    return found
+
+
+def _kept(index: Index) -> NDArray[np.uint8] | None:
+    """Bits of the rows that are there, if some are not."""
+    manifest = index.manifest
+    return None if manifest.live_rows == manifest.all_source_rows else kept_bits(index.path, manifest)
+
+
 def _own(index: Index, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return rows if index.own_ids is None else to_own_ids(index.own_ids, rows)
+    return rows if index.own_ids is None else index.own_ids.of_rows(rows)
 
 
 def without(found: NDArray[np.int64], own: NDArray[np.int64], k: int) -> NDArray[np.int64]:
@@ -99,7 +111,7 @@ def without(found: NDArray[np.int64], own: NDArray[np.int64], k: int) -> NDArray
 
 def limit_grid(index: Index) -> list[tuple[int, ...]]:
     """Limits to try: around the default ones, as far as the tree has nodes."""
-    nodes = np.diff(index.tree.level_start)
+    nodes = index.searcher.level_nodes
     default = index.searcher.default_params.limits
     first = sorted({min(max(1, round(default[0] * 2 ** (step / 2))), int(nodes[1])) for step in STEPS})
     if nodes[2:].max(initial=0) == 0:

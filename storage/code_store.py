@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from aggtree.storage.atomic import Json, canonical, explained, make_directory, write_bytes
 from aggtree.storage.checksums import BlockChecksums, from_hex, to_hex
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord
 from aggtree.storage.format import MAX_COUNT
-from aggtree.storage.manifest import FileRecord
 from aggtree.storage.remote_files import RemoteFiles, local_path
 
 METADATA = "zarr.json"

@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.exact_kernels import FlatVectors
 from aggtree.engine.filter import Filter, widened, widening
-from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
 from aggtree.engine.params import Metric, SearchParams
-from aggtree.engine.rerank import Reranker
-from aggtree.engine.search import Answer, SearchCounts, Searcher, check_queries
+from aggtree.engine.rerank import Reranker, as_answer
+from aggtree.engine.search import Answer, SearchCounts, check_queries
+from aggtree.engine.segments import AnySearcher
+from aggtree.storage.index_vectors import IndexVectors
 from aggtree.storage.npy_files import read_numbers
-from aggtree.storage.own_ids import rows_of_ids
-from aggtree.storage.raw_vectors import RawVectors
+from aggtree.storage.own_ids import OwnIds
 from aggtree.storage.vector_source import absolute
 
 Within = NDArray[Any] | Sequence[int] | range | str | os.PathLike[str] | Filter
@@ -34,7 +34,7 @@ LOOK_FURTHER = 4
 """How much wider the limits are for queries that found too little."""
 
 
-def make_filter(within: Within, rows: int, own_ids: NDArray[np.int64] | None) -> Filter:
+def make_filter(within: Within, rows: int, own_ids: OwnIds | None) -> Filter:
     """The rows a user allows: a boolean array over rows, ids as a range, an array or a .npy file of both."""
     if isinstance(within, Filter):
         if within.rows != rows:
@@ -56,13 +56,20 @@ def make_filter(within: Within, rows: int, own_ids: NDArray[np.int64] | None) ->
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(f"within: {values.dtype} of shape {values.shape}: expected booleans or ids")
     if own_ids is not None:
-        values = rows_of_ids(own_ids, values)
+        values = _rows_of(own_ids, values)
     return Filter.of_rows(values.astype(np.int64), rows)
 
 
-def _of_range(ids: range, rows: int, own_ids: NDArray[np.int64] | None) -> Filter:
+def _rows_of(own_ids: OwnIds, ids: NDArray[np.integer]) -> NDArray[np.int64]:
+    try:
+        return own_ids.rows_of(ids)
+    except ValueError as error:
+        raise ValueError(f"within: {error}") from error
+
+
+def _of_range(ids: range, rows: int, own_ids: OwnIds | None) -> Filter:
     if own_ids is not None:
-        return Filter.of_mask((own_ids >= ids.start) & (own_ids < ids.stop))
+        return Filter.of_mask(own_ids.between(ids.start, ids.stop))
     mask = np.zeros(rows, np.bool_)
     mask[max(0, ids.start) : max(0, ids.stop)] = True
     return Filter.of_mask(mask)
@@ -80,8 +87,8 @@ class FilteredSearch:
     raw : the vectors themselves, if they are there; distances of rows compared one by one are then exact.
     """
 
-    searcher: Searcher
-    raw: RawVectors | None
+    searcher: AnySearcher
+    raw: IndexVectors | None
     metric: Metric = "l2"
 
     def search(
@@ -108,16 +115,13 @@ class FilteredSearch:
         """Compare every allowed row: with its vector, or with its reconstruction."""
         if self.raw is not None:
             return self.raw.rank_rows(queries, within.allowed, wanted, threads)
-        tree, dictionaries = self.searcher.tree, self.searcher.dictionaries
-        leaves = find_leaves(tree, within.bits, within.count)
-        vectors = leaf_vectors(tree, dictionaries, self.searcher.norm_bytes, leaves)
-        flat = FlatVectors(
-            vectors.reshape(-1), 0, dictionaries.dimension, len(vectors), dictionaries.dimension
-        )
-        rows = tree.ids[leaves].astype(np.int64)
-        return Reranker(self.metric).rank_rows(
+        rows, vectors = self.searcher.allowed_vectors(within.row_bits, within.count)
+        dimension = self.searcher.dictionaries.dimension
+        flat = FlatVectors(vectors.reshape(-1), 0, dimension, len(vectors), dimension)
+        nearest = Reranker(self.metric).nearest_rows(
             queries, flat, rows, wanted, places=np.arange(len(rows)), threads=threads
         )
+        return as_answer(nearest)
 
     def _look(
         self, queries: ArrayLike, wanted: int, params: SearchParams | None, threads: int, within: Filter
@@ -127,14 +131,15 @@ class FilteredSearch:
         enough = min(EVIDENCE * wanted, within.count)
         chosen = params if params is not None and params.limits else searcher.default_params
         chosen = widened(chosen, widening(within.share))
-        (ids, distances), counts = searcher.search_with_counts(queries, enough, chosen, threads, within.bits)
+        bits = within.row_bits
+        (ids, distances), counts = searcher.search_with_counts(queries, enough, chosen, threads, bits)
         block = np.asarray(queries)
         block = block[None, :] if block.ndim == 1 else block
-        largest = int(np.diff(searcher.tree.level_start).max())
+        largest = int(searcher.level_nodes.max())
         short = np.flatnonzero(ids[:, -1] < 0)
         while len(short) and any(0 < limit < largest for limit in chosen.limits):
             chosen = widened(chosen, LOOK_FURTHER)
-            again, more = searcher.search_with_counts(block[short], enough, chosen, threads, within.bits)
+            again, more = searcher.search_with_counts(block[short], enough, chosen, threads, bits)
             ids[short], distances[short] = again
             counts.nodes[short] += more.nodes
             counts.leaves[short] += more.leaves

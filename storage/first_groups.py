@@ -15,8 +15,9 @@ from aggtree.engine.first_level_kernels import FirstLevel
 from aggtree.storage.array_file import ArrayFile, write_arrays
 from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord, check_files
 from aggtree.storage.format import DICTIONARIES, FIRST_GROUPS, TREE, build_name
-from aggtree.storage.manifest import FileRecord, Manifest, check_files
+from aggtree.storage.manifest import Manifest
 
 KIND = "first groups"
 DTYPES = {"centres": "<f4", "group_start": "<i8", "words": "<f4", "norms": "<f4", "numbers": "<i8"}

@@ -8,6 +8,7 @@
         codes.zarr/          zarr v3 array (rows, width) uint8, sharded
         tree/<array>         raw little-endian arrays, no header; dtype and length are in the manifest
         own_ids              the user's id of each row, int64, if there are any
+      live-<crc>             a bit for each row that was not deleted, if any was
       work-<id>/             state of a build that is not finished
       lock                   who is building
 
@@ -24,6 +25,9 @@ FORMAT = "aggtree index"
 FORMAT_VERSION = 1
 EXTENDED_VERSION = 2
 """Of an index with own ids or another metric than l2, which a reader of version 1 would not understand."""
+GROWN_VERSION = 3
+"""Of an index of several segments or sources, or with deleted rows."""
+VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION)
 
 MANIFEST = "manifest.json"
 LOCK = "lock"
@@ -32,6 +36,7 @@ FIRST_GROUPS = "first_groups"
 CODES = "codes.zarr"
 TREE = "tree"
 OWN_IDS = "own_ids"
+LIVE_PREFIX = "live-"
 BUILD_PREFIX = "build-"
 WORK_PREFIX = "work-"
 

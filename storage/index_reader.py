@@ -8,6 +8,7 @@ every range they read to the arrays, so damaged data gives wrong answers and nev
 
 import mmap
 import os
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,19 +22,46 @@ from numpy.typing import NDArray
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.metric_search import make_searcher
 from aggtree.engine.search import Searcher
+from aggtree.engine.segments import Segment, SegmentedSearcher
 from aggtree.engine.tree import Tree, norm_steps
 from aggtree.storage.atomic import explained
 from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import DiskError, IndexFormatError
+from aggtree.storage.file_record import FileRecord, check_files
 from aggtree.storage.first_groups import groups_record, load_first_groups
 from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, FIRST_GROUPS, OWN_IDS, TREE
 from aggtree.storage.index_search import IndexSearch
-from aggtree.storage.manifest import FileRecord, Manifest, check_files, read_manifest
-from aggtree.storage.raw_vectors import Vectors
+from aggtree.storage.index_vectors import Vectors
+from aggtree.storage.manifest import Manifest, read_manifest
+from aggtree.storage.own_ids import OwnIds
 
 OPEN_ATTEMPTS = 20
+LIVE = "live"
 POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14, which Python's mmap does not name."""
+
+
+class OpenSegment:
+    """The files of one segment that a query needs, mapped read-only.
+
+    own_ids : (source_rows,) int64, the user's id of each of its rows, or None.
+    """
+
+    def __init__(self, path: Path, part: Manifest) -> None:
+        wanted = [part.file(DICTIONARIES), *(part.tree_file(spec.name) for spec in ARRAYS)]
+        check_files(path, [*wanted, *([part.file(OWN_IDS)] if part.own_ids else [])])
+        self.maps: list[mmap.mmap] = []
+        self.own_ids: NDArray[np.int64] | None = None
+        if part.own_ids:
+            self.own_ids = map_own_ids(path, part, self.maps)
+        arrays = {record.path.rpartition("/")[2]: map_array(path, record, self.maps) for record in wanted[1:]}
+        dictionaries, norm_ranges = _load_dictionaries(path, part)
+        self.searcher = _searcher(path, part, arrays, dictionaries, norm_ranges)
+
+    @property
+    def tree(self) -> Tree:
+        """The tree's arrays, read-only."""
+        return self.searcher.tree
 
 
 class Index(IndexSearch):
@@ -45,24 +73,31 @@ class Index(IndexSearch):
 
     def __init__(self, path: Path, manifest: Manifest, vectors: Vectors | None = None) -> None:
         super().__init__(path, manifest, vectors)
-        wanted = [manifest.file(DICTIONARIES), *(manifest.tree_file(spec.name) for spec in ARRAYS)]
-        check_files(path, [*wanted, *([manifest.file(OWN_IDS)] if manifest.own_ids else [])])
-        self._maps: list[mmap.mmap] = []
-        self.own_ids = self._map_own_ids() if manifest.own_ids else None
-        arrays = {record.path.rpartition("/")[2]: self._map(record) for record in wanted[1:]}
+        segments = [OpenSegment(path, part) for part in manifest.parts]
+        self._maps = [pages for segment in segments for pages in segment.maps]
+        if manifest.live:
+            check_files(path, [manifest.live.file])
+            record = replace(manifest.live.file, dtype="|u1", length=manifest.live.file.bytes)
+            self._live = map_array(path, record, self._maps)
+        own_ids = [segment.own_ids for segment in segments if segment.own_ids is not None]
+        self.own_ids = OwnIds(own_ids) if own_ids else None
         if sum(len(pages) for pages in self._maps) > _physical_memory() // 2:
             # Reading ahead warms a tree that fits into memory within some queries. Of a larger one it
             # would fetch a hundred times what a query asks for, and push out what others need.
             for pages in self._maps:
                 with suppress(OSError):
                     pages.madvise(mmap.MADV_RANDOM)
-        dictionaries, norm_ranges = self._load_dictionaries()
-        self._searcher = _searcher(path, manifest, arrays, dictionaries, norm_ranges)
+        trees = [
+            Segment(segment.searcher, part.first_row)
+            for segment, part in zip(segments, manifest.parts, strict=True)
+        ]
+        plain = len(trees) == 1 and self._live is None
+        self._searcher = trees[0].searcher if plain else SegmentedSearcher(trees, self._live)
 
     @property
     def rows(self) -> int:
-        """Number of vectors."""
-        return self.manifest.rows
+        """Number of vectors, without deleted ones."""
+        return self.manifest.live_rows
 
     @property
     def dimension(self) -> int:
@@ -76,8 +111,15 @@ class Index(IndexSearch):
 
     @property
     def tree(self) -> Tree:
-        """The tree's arrays, read-only."""
-        return self.searcher.tree
+        """The tree's arrays, read-only; ValueError for an index of several."""
+        searcher = self.searcher
+        if isinstance(searcher, Searcher):
+            return searcher.tree
+        if len(searcher.segments) > 1:
+            raise ValueError(
+                f"{self.path}: has {len(searcher.segments)} trees; `aggtree compact` makes them one"
+            )
+        return searcher.segments[0].searcher.tree
 
     @property
     def dictionaries(self) -> Dictionaries:
@@ -86,14 +128,11 @@ class Index(IndexSearch):
 
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
-        parts = {DICTIONARIES: self.manifest.file(DICTIONARIES).bytes}
-        parts |= {f"{TREE}/{spec.name}": self.manifest.tree_file(spec.name).bytes for spec in ARRAYS}
-        groups = groups_record(self.manifest)
-        parts |= {FIRST_GROUPS: groups.bytes} if groups else {}
-        parts |= {OWN_IDS: self.manifest.file(OWN_IDS).bytes} if self.manifest.own_ids else {}
-        start = f"{self.manifest.directory}/{CODES}/"
-        codes = sum(record.bytes for record in self.manifest.files if record.path.startswith(start))
-        return parts | {CODES: codes}
+        total: Counter[str] = Counter()
+        for part in self.manifest.parts:
+            total.update(_bytes_by_part(part))
+        total.update({LIVE: self.manifest.live.file.bytes} if self.manifest.live else {})
+        return dict(total)
 
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Bring the whole tree into memory, so that the first queries are as fast as later ones.
@@ -111,6 +150,7 @@ class Index(IndexSearch):
         """Give the maps back; arrays taken from `tree` stay valid."""
         self._searcher = None
         self._maps = []
+        self._live = None
         self.own_ids = None
         self.close_vectors()
 
@@ -129,35 +169,6 @@ class Index(IndexSearch):
         words = "+".join(str(size) for size in self.layout.words)
         return f"Index({str(self.path)!r}, rows={self.rows}, dimension={self.dimension}, words={words})"
 
-    def _map(self, record: FileRecord) -> NDArray[Any]:
-        """A raw array, mapped read-only."""
-        if record.bytes == 0:
-            return np.empty(0, record.dtype)
-        path = self.path / record.path
-        with explained(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            if os.fstat(descriptor).st_size != record.bytes:
-                raise IndexFormatError(f"{path}: changed while it was opened")
-            with explained(path):
-                pages = mmap.mmap(descriptor, record.bytes, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-        self._maps.append(pages)
-        return np.frombuffer(pages, record.dtype, record.length)
-
-    def _map_own_ids(self) -> NDArray[np.int64]:
-        """The user's id of each row."""
-        record = replace(self.manifest.file(OWN_IDS), dtype="<i8", length=self.manifest.source_rows)
-        return self._map(record)
-
-    def _load_dictionaries(self) -> tuple[Dictionaries, NDArray[np.float32]]:
-        path = self.path / self.manifest.directory / DICTIONARIES
-        dictionaries, norm_ranges = load_dictionaries(path)
-        if (dictionaries.layout.words, dictionaries.dimension) != (self.manifest.words, self.dimension):
-            raise IndexFormatError(f"{path}: dictionaries of other sizes than the manifest says")
-        return dictionaries, norm_ranges
-
 
 def open_index(path: str | os.PathLike[str], vectors: Vectors | None = None) -> Index:
     """Open a committed index; IndexFormatError when it is not there, incomplete or damaged.
@@ -172,10 +183,52 @@ def open_index(path: str | os.PathLike[str], vectors: Vectors | None = None) -> 
         except (IndexFormatError, DiskError):
             # A build that replaces the index removes the old files after its commit.
             latest = read_manifest(index)
-            if latest.build == manifest.build:
+            if latest == manifest:
                 raise
             manifest = latest
     raise IndexFormatError(f"{index}: replaced again and again while it was opened")
+
+
+def map_array(path: Path, record: FileRecord, maps: list[mmap.mmap]) -> NDArray[Any]:
+    """A raw array of an index, mapped read-only; its pages are added to `maps`."""
+    if record.bytes == 0:
+        return np.empty(0, record.dtype)
+    place = path / record.path
+    with explained(place):
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_size != record.bytes:
+            raise IndexFormatError(f"{place}: changed while it was opened")
+        with explained(place):
+            pages = mmap.mmap(descriptor, record.bytes, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    maps.append(pages)
+    return np.frombuffer(pages, record.dtype, record.length)
+
+
+def map_own_ids(path: Path, part: Manifest, maps: list[mmap.mmap]) -> NDArray[np.int64]:
+    """The user's id of each row of a segment."""
+    return map_array(path, replace(part.file(OWN_IDS), dtype="<i8", length=part.source_rows), maps)
+
+
+def _load_dictionaries(path: Path, part: Manifest) -> tuple[Dictionaries, NDArray[np.float32]]:
+    place = path / part.directory / DICTIONARIES
+    dictionaries, norm_ranges = load_dictionaries(place)
+    if (dictionaries.layout.words, dictionaries.dimension) != (part.words, part.dimension):
+        raise IndexFormatError(f"{place}: dictionaries of other sizes than the manifest says")
+    return dictionaries, norm_ranges
+
+
+def _bytes_by_part(part: Manifest) -> dict[str, int]:
+    """Bytes of one segment."""
+    sizes = {DICTIONARIES: part.file(DICTIONARIES).bytes}
+    sizes |= {f"{TREE}/{spec.name}": part.tree_file(spec.name).bytes for spec in ARRAYS}
+    groups = groups_record(part)
+    sizes |= {FIRST_GROUPS: groups.bytes} if groups else {}
+    sizes |= {OWN_IDS: part.file(OWN_IDS).bytes} if part.own_ids else {}
+    start = f"{part.directory}/{CODES}/"
+    return sizes | {CODES: sum(record.bytes for record in part.files if record.path.startswith(start))}
 
 
 def _searcher(

@@ -5,60 +5,88 @@ A call that asks for nothing more goes straight to the tree's kernel.
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.filter import Filter
 from aggtree.engine.params import SearchParams
-from aggtree.engine.search import Answer, SearchCounts, Searcher
+from aggtree.engine.search import Answer, SearchCounts
+from aggtree.engine.segments import AnySearcher
 from aggtree.storage.errors import SourceError
 from aggtree.storage.filtered_search import FilteredSearch, Within, make_filter
+from aggtree.storage.index_vectors import IndexVectors, Vectors, open_vectors_of
 from aggtree.storage.manifest import Manifest
-from aggtree.storage.own_ids import to_own_ids
+from aggtree.storage.own_ids import OwnIds
 from aggtree.storage.range_search import RangeAnswer, RangeSearch, largest_error
-from aggtree.storage.raw_vectors import RawVectors, Vectors, open_raw_vectors
+from aggtree.storage.row_bits import clear_missing, extended
 from aggtree.storage.tuning import TunedPoint, Tuning, read_tuning, write_tuning
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a search is asked for beside its queries; see `IndexSearch.search`."""
+
+    k: int = 100
+    params: SearchParams | None = None
+    threads: int = 1
+    rerank: int = 0
+    within: Within | None = None
+    radius: float | None = None
+    recall: float | None = None
+    time_ms: float | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tree alone has the answer."""
+        tuned = self.recall is not None or self.time_ms is not None
+        return not (self.rerank or tuned) and self.within is None and self.radius is None
 
 
 class IndexSearch:
     """What an open index can be asked.
 
-    own_ids : (source_rows,) int64, the user's id of each row, or None.
+    own_ids : the user's id of each row, or None.
     """
 
     def __init__(self, path: Path, manifest: Manifest, vectors: Vectors | None) -> None:
         self.path = path
         self.manifest = manifest
-        self.own_ids: NDArray[np.int64] | None = None
-        self._searcher: Searcher | None = None
-        self._raw = None if vectors is None else open_raw_vectors(path, manifest, vectors)
+        self.own_ids: OwnIds | None = None
+        self._searcher: AnySearcher | None = None
+        self._live: NDArray[np.uint8] | None = None
+        self._there: NDArray[np.uint8] | None = None
+        self._filters: WeakSet[Filter] = WeakSet()
+        self._raw = None if vectors is None else open_vectors_of(path, manifest, vectors)
         self._raw_missing = False
         self._error: float | None = None
         self._tuning: Tuning | None = None
         self._lock = threading.Lock()
 
     @property
-    def searcher(self) -> Searcher:
+    def searcher(self) -> AnySearcher:
         """What answers the queries; ValueError after `close`."""
         if self._searcher is None:
             raise ValueError(f"{self.path}: the index is closed")
         return self._searcher
 
     @property
-    def raw_vectors(self) -> RawVectors:
+    def raw_vectors(self) -> IndexVectors:
         """The vectors the index was built from; SourceError when they are gone or have changed."""
         with self._lock:
             if self._raw is None:
-                self._raw = open_raw_vectors(self.path, self.manifest, None)
+                self._raw = open_vectors_of(self.path, self.manifest, None)
             return self._raw
 
     @property
     def tuning(self) -> Tuning:
         """What `aggtree tune` measured; ValueError when it did not."""
         if self._tuning is None:
-            self._tuning = read_tuning(self.path, self.manifest.build)
+            self._tuning = read_tuning(self.path, self.manifest.identity)
         if self._tuning is None:
             raise ValueError(f"{self.path}: was not tuned; run `aggtree tune {self.path}` first")
         return self._tuning
@@ -90,21 +118,19 @@ class IndexSearch:
         recall, time_ms : instead of params and rerank: the fastest that finds so much, or the one that finds
             most in so many milliseconds per query, as `aggtree tune` measured.
         """
-        plain = rerank == 0 and within is None and radius is None and recall is None and time_ms is None
-        if plain and self.own_ids is None:
-            return self.searcher.search(queries, k, params, threads)
-        found, _ = self.search_with_counts(
-            queries,
-            k,
-            params,
-            threads,
+        asked = Request(
+            k=k,
+            params=params,
+            threads=threads,
             rerank=rerank,
             within=within,
             radius=radius,
             recall=recall,
             time_ms=time_ms,
         )
-        return found
+        if asked.plain and self.own_ids is None:
+            return self.searcher.search(queries, k, params, threads)
+        return self._answer(queries, asked)[0]
 
     def search_with_counts(
         self,
@@ -112,35 +138,40 @@ class IndexSearch:
         k: int = 100,
         params: SearchParams | None = None,
         threads: int = 1,
-        *,
-        rerank: int = 0,
-        within: Within | None = None,
-        radius: float | None = None,
-        recall: float | None = None,
-        time_ms: float | None = None,
+        **options: Any,
     ) -> tuple[Answer, SearchCounts]:
-        """The same, and how many nodes and leaves each query scored."""
-        if recall is not None or time_ms is not None:
-            params, rerank = self.tuned(k, params, rerank, recall, time_ms)
-        if rerank and rerank < k:
-            raise ValueError(f"rerank {rerank}: expected k ({k}) or more, or 0 for none")
-        exact = False
-        if within is None:
-            found, counts = self.searcher.search_with_counts(queries, rerank or k, params, threads)
-        else:
-            raw = self.raw_vectors if rerank else self._raw_if_there()
-            search = FilteredSearch(searcher=self.searcher, raw=raw, metric=self.manifest.metric)
-            found, counts, exact = search.search(queries, rerank or k, params, threads, self.filter(within))
-            found = Answer(found.ids[:, :k], found.distances[:, :k]) if exact else found
-        if rerank and not exact:
-            found = self.raw_vectors.rank(queries, found.ids, k, threads)
-        if radius is not None:
+        """The same, and how many nodes and leaves each query scored; `options` are those of `search`."""
+        return self._answer(queries, Request(k=k, params=params, threads=threads, **options))
+
+    def _answer(self, queries: ArrayLike, asked: Request) -> tuple[Answer, SearchCounts]:
+        """Search, compare with the vectors themselves, and put own ids in the place of rows, as asked."""
+        if asked.recall is not None or asked.time_ms is not None:
+            params, rerank = self.tuned(asked.k, asked.params, asked.rerank, asked.recall, asked.time_ms)
+            asked = replace(asked, params=params, rerank=rerank)
+        if asked.rerank and asked.rerank < asked.k:
+            raise ValueError(f"rerank {asked.rerank}: expected k ({asked.k}) or more, or 0 for none")
+        found, counts, exact = self._candidates(queries, asked)
+        if asked.rerank and not exact:
+            found = self.raw_vectors.rank(queries, found.ids, asked.k, asked.threads)
+        if asked.radius is not None:
             self._refuse_radius()
-            outside = found.distances > np.float32(radius**2)
+            outside = found.distances > np.float32(asked.radius**2)
             found = Answer(np.where(outside, -1, found.ids), np.where(outside, np.inf, found.distances))
         if self.own_ids is not None:
-            found = Answer(to_own_ids(self.own_ids, found.ids), found.distances)
+            found = Answer(self.own_ids.of_rows(found.ids), found.distances)
         return found, counts
+
+    def _candidates(self, queries: ArrayLike, asked: Request) -> tuple[Answer, SearchCounts, bool]:
+        """What the trees find, or all that is allowed; and whether that is compared exactly already."""
+        wanted, params, threads = asked.rerank or asked.k, asked.params, asked.threads
+        if asked.within is None:
+            return *self.searcher.search_with_counts(queries, wanted, params, threads), False
+        raw = self.raw_vectors if asked.rerank else self._raw_if_there()
+        search = FilteredSearch(searcher=self.searcher, raw=raw, metric=self.manifest.metric)
+        found, counts, exact = search.search(queries, wanted, params, threads, self.filter(asked.within))
+        if exact:
+            found = Answer(found.ids[:, : asked.k], found.distances[:, : asked.k])
+        return found, counts, exact
 
     def range_search(
         self,
@@ -166,12 +197,34 @@ class IndexSearch:
         allowed = None if within is None else self.filter(within)
         found = search.search(queries, radius, params, threads, allowed)
         if self.own_ids is not None:
-            found = found._replace(ids=to_own_ids(self.own_ids, found.ids))
+            found = found._replace(ids=self.own_ids.of_rows(found.ids))
         return found
 
     def filter(self, within: Within) -> Filter:
         """A set of rows made ready for `search(within=...)`, worth it when many calls share it."""
-        return make_filter(within, self.manifest.source_rows, self.own_ids)
+        if isinstance(within, Filter) and within in self._filters:
+            return within
+        made = make_filter(within, self.manifest.all_source_rows, self.own_ids)
+        there = self._rows_there()
+        if there is not None:
+            made = made.among(there)
+            self._filters.add(made)
+        return made
+
+    def _rows_there(self) -> NDArray[np.uint8] | None:
+        """Bits of the rows that are in a tree and were not deleted, found once; None when all are."""
+        manifest, searcher = self.manifest, self.searcher
+        if manifest.live_rows == manifest.all_source_rows:
+            return None
+        with self._lock:
+            if self._there is None:
+                rows = manifest.all_source_rows
+                bits = extended(np.empty(0, np.uint8), 0, rows) if self._live is None else self._live.copy()
+                for part, tree in zip(manifest.parts, searcher.trees, strict=True):
+                    if part.rows < part.source_rows:
+                        clear_missing(bits, tree.ids, part.first_row, part.source_rows)
+                self._there = bits
+            return self._there
 
     def tuned(
         self,
@@ -189,7 +242,7 @@ class IndexSearch:
 
     def keep_tuning(self, k: int, points: Iterable[TunedPoint]) -> tuple[TunedPoint, ...]:
         """Write the best of measured points for k beside the manifest; returns them."""
-        build = self.manifest.build
+        build = self.manifest.identity
         self._tuning = (read_tuning(self.path, build) or Tuning(build=build)).with_points(k, points)
         write_tuning(self.path, self._tuning)
         return self._tuning.points[k]
@@ -200,7 +253,7 @@ class IndexSearch:
             self._raw.close()
             self._raw = None
 
-    def _raw_if_there(self) -> RawVectors | None:
+    def _raw_if_there(self) -> IndexVectors | None:
         """The vectors the index was built from, or None; looked for once."""
         if self._raw is None and self._raw_missing:
             return None

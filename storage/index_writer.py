@@ -21,9 +21,10 @@ from aggtree.storage.atomic import NewFile, explained, make_directory, replace_f
 from aggtree.storage.checksums import BLOCK, BlockChecksums
 from aggtree.storage.dictionary_file import DICTIONARY_KIND, load_dictionaries
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord, RemoteCodes
 from aggtree.storage.first_groups import write_first_groups
 from aggtree.storage.format import DICTIONARIES, TREE, build_name
-from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes, commit_manifest
+from aggtree.storage.manifest import Manifest, commit_manifest
 from aggtree.storage.part_files import Part, open_part
 
 ROWS = 1 << 20
@@ -99,7 +100,14 @@ def file_record(index: Path, path: str) -> FileRecord:
     return FileRecord.of(path, checksums)
 
 
-def commit_index(
+def commit_index(index: Path, build: str, **facts: Any) -> Manifest:
+    """Commit a build as the index; arguments as of `describe_build`."""
+    manifest = describe_build(index, build, **facts)
+    commit_manifest(index, manifest)
+    return manifest
+
+
+def describe_build(
     index: Path,
     build: str,
     *,
@@ -113,7 +121,7 @@ def commit_index(
     vectors: str = "",
     metric: Metric = "l2",
 ) -> Manifest:
-    """Commit the build whose dictionaries, codes and tree are in place; it is the index from now on.
+    """The manifest of a build whose dictionaries, codes and tree are in place.
 
     codes : files of the code store inside the index; none if it has `remote_codes`.
     vectors : what opens the source again, or "".
@@ -123,7 +131,7 @@ def commit_index(
     with ArrayFile(index / path, DICTIONARY_KIND) as file:
         file.check()
     dictionaries, _ = load_dictionaries(index / path)
-    manifest = Manifest(
+    return Manifest(
         build=build,
         rows=sum(tree.level_leaves),
         source_rows=source_rows,
@@ -140,8 +148,6 @@ def commit_index(
         vectors=vectors,
         metric=metric,
     )
-    commit_manifest(index, manifest)
-    return manifest
 
 
 def _count(

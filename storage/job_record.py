@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from aggtree.storage.atomic import (
     Json,
@@ -28,16 +28,19 @@ from aggtree.storage.errors import BuildMismatchError, IndexFormatError
 from aggtree.storage.format import (
     BUILD_PREFIX,
     FORMAT_VERSION,
+    LIVE_PREFIX,
     MANIFEST,
     WORK_PREFIX,
     build_name,
     work_name,
 )
-from aggtree.storage.manifest import read_manifest
+from aggtree.storage.manifest import Manifest, read_manifest
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 JOB = "job.json"
 DONE = "done"
+
+Task = Literal["build", "append", "compact"]
 
 
 def build_id(parameters: Mapping[str, Any], source: Mapping[str, Any]) -> str:
@@ -58,6 +61,7 @@ class JobRecord:
     parameters : JSON values that decide the bytes of the index; never memory or workers.
     source : fingerprint of the vectors.
     codes : URL of the code store; "" when it is in the build's directory.
+    task : what the job makes: an index, a segment of one (`append`), or one segment of all (`compact`).
     """
 
     index: Path
@@ -65,6 +69,7 @@ class JobRecord:
     parameters: dict[str, Any]
     source: dict[str, Any]
     codes: str = ""
+    task: Task = "build"
 
     @property
     def work_directory(self) -> Path:
@@ -79,7 +84,9 @@ class JobRecord:
     def save(self) -> None:
         """Write what the job was started with."""
         record: dict[str, Json] = {"parameters": self.parameters, "source": self.source}
-        write_sealed(self.work_directory / JOB, record | ({"codes": self.codes} if self.codes else {}))
+        record |= {"codes": self.codes} if self.codes else {}
+        record |= {"task": self.task} if self.task != "build" else {}
+        write_sealed(self.work_directory / JOB, record)
 
     def record_done(self, stage: str, partition: int, record: Mapping[str, Json]) -> None:
         """Note that the output of a partition is in place, with what is to be known about it."""
@@ -114,17 +121,19 @@ def start_job(
     *,
     replace: bool = False,
     codes: str = "",
+    task: Task = "build",
 ) -> JobRecord:
     """Start or resume the build of these parameters; the caller holds the BuildLock.
 
     codes : URL of the code store of a new job; one that is resumed has its own.
+    task : a build takes the place of an index; another task goes on from the one that is there.
 
     An unfinished or committed build of other parameters is refused by BuildMismatchError, unless
     `replace`: then unfinished work is removed, and the committed index stays until the new commit.
     Leftovers of killed processes are removed.
     """
     parameters, source = _as_json(parameters), _as_json(source)
-    job = JobRecord(index, build_id(parameters, source), parameters, source, codes)
+    job = JobRecord(index, build_id(parameters, source), parameters, source, codes, task)
     with suppress(IndexFormatError):  # a damaged record is written again: the id stands for what it said
         job = _read_job(job.work_directory) or job
     for work in sorted(index.glob(f"{WORK_PREFIX}*")):
@@ -133,10 +142,10 @@ def start_job(
                 _refuse(job, f"{index}: holds an unfinished build", _read_job(work))
             remove_tree(work)
     committed = _committed(index, replace=replace)
-    if committed and not replace and committed.build != job.build:
-        _refuse(job, f"{index}: holds an index", committed)
+    if committed and not replace and task == "build" and job.build not in committed:
+        _refuse(job, f"{index}: holds an index", next(iter(committed.values())))
     for build in sorted(index.glob(f"{BUILD_PREFIX}*")):
-        if build != job.build_directory and not (committed and build == committed.build_directory):
+        if build != job.build_directory and build.name.removeprefix(BUILD_PREFIX) not in committed:
             remove_tree(build)
     remove_temporaries(index)
     make_directory(job.work_directory)
@@ -145,12 +154,21 @@ def start_job(
 
 
 def finish_job(index: Path) -> None:
-    """Remove what the committed manifest does not need: work directories and older builds."""
-    kept = index / read_manifest(index).directory
+    """Remove what the committed manifest does not need: work directories, older builds, older deletions."""
+    manifest = read_manifest(index)
+    kept = {part.directory for part in manifest.parts}
     for path in (*index.glob(f"{WORK_PREFIX}*"), *index.glob(f"{BUILD_PREFIX}*")):
-        if path != kept:
+        if path.name not in kept:
             remove_tree(path)
+    remove_old_live(index, manifest)
     remove_temporaries(index)
+
+
+def remove_old_live(index: Path, manifest: Manifest) -> None:
+    """Remove files of deleted rows that the manifest does not name."""
+    for path in index.glob(f"{LIVE_PREFIX}*"):
+        if manifest.live is None or path.name != manifest.live.file.path:
+            remove_file(path)
 
 
 def unfinished_jobs(index: Path) -> list[JobRecord]:
@@ -166,19 +184,22 @@ def _read_job(work: Path) -> JobRecord | None:
     record = read_sealed(work / JOB)
     build = work.name.removeprefix(WORK_PREFIX)
     codes = str(record.get("codes", ""))
-    return JobRecord(work.parent, build, dict(record["parameters"]), dict(record["source"]), codes)
+    tasks: tuple[Task, ...] = get_args(Task)
+    task: Task = next((known for known in tasks if known == record.get("task")), tasks[0])
+    return JobRecord(work.parent, build, dict(record["parameters"]), dict(record["source"]), codes, task)
 
 
-def _committed(index: Path, *, replace: bool) -> JobRecord | None:
+def _committed(index: Path, *, replace: bool) -> dict[str, JobRecord]:
+    """The builds of the index that is there, by their ids; the first one first."""
     if not (index / MANIFEST).exists():
-        return None
+        return {}
     try:
         manifest = read_manifest(index)
     except IndexFormatError as error:
         if replace:
-            return None
+            return {}
         raise IndexFormatError(f"{error}; start over with --replace") from error
-    return JobRecord(index, manifest.build, manifest.parameters, manifest.source)
+    return {part.build: JobRecord(index, part.build, part.parameters, part.source) for part in manifest.parts}
 
 
 def _refuse(new: JobRecord, what: str, old: JobRecord | None) -> None:

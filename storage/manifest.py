@@ -3,30 +3,51 @@
 Renaming a new manifest into place is the commit. Nothing in a manifest is trusted when it is read:
 counts must agree with each other and with the sizes of the files, and paths stay in the build's
 directory, so nothing behind `read_manifest` and `check_files` has to ask again.
+
+An index that has grown is a first build and the segments that were appended to it, each of which is
+described as the first one is.
 """
 
+import hashlib
 import re
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.params import METRICS, AnnealingParams, Metric
+from aggtree.engine.params import AnnealingParams, Metric
 from aggtree.storage.atomic import Json, explained
-from aggtree.storage.checksums import BLOCK, BlockChecksums, block_count, from_hex, to_hex
-from aggtree.storage.errors import DiskError, IndexFormatError
+from aggtree.storage.checksums import BLOCK
+from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import (
+    NAME,
+    FileRecord,
+    LiveRows,
+    RemoteCodes,
+    SourcePiece,
+    as_count,
+    as_counts,
+    as_flag,
+    as_metric,
+    as_number,
+    as_text,
+    check_files,
+)
 from aggtree.storage.format import (
     ARRAYS,
     DICTIONARIES,
     EXTENDED_VERSION,
     FORMAT,
     FORMAT_VERSION,
+    GROWN_VERSION,
+    LIVE_PREFIX,
     MANIFEST,
     MAX_COUNT,
     OWN_IDS,
     TREE,
+    VERSIONS,
     TreeCounts,
     build_name,
 )
@@ -34,83 +55,15 @@ from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.vector_source import MAX_DIMENSION
 from aggtree.storage.version import __version__
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-_DTYPES = frozenset(dtype for spec in ARRAYS for dtype in spec.dtypes)
 _BUILD = re.compile(r"[0-9a-f]{12}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileRecord:
-    """One file of an index.
-
-    path : below the index directory, with slashes.
-    blocks : CRC-32C of each 4 MiB.
-    dtype, length : of a raw array; "" and 0 otherwise.
-    """
-
-    path: str
-    bytes: int
-    blocks: tuple[int, ...]
-    dtype: str = ""
-    length: int = 0
-
-    @classmethod
-    def of(cls, path: str, checksums: BlockChecksums, dtype: str = "", length: int = 0) -> "FileRecord":
-        """The record of a file from the checksums its writer kept."""
-        return cls(path=path, bytes=checksums.bytes, blocks=checksums.blocks, dtype=dtype, length=length)
-
-    def to_json(self) -> dict[str, Json]:
-        record: dict[str, Json] = {"path": self.path, "bytes": self.bytes, "crc32c": to_hex(self.blocks)}
-        return record | ({"dtype": self.dtype, "length": self.length} if self.dtype else {})
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "FileRecord":
-        made = cls(
-            path=_text(record["path"]),
-            bytes=_count(record["bytes"]),
-            blocks=from_hex(_text(record["crc32c"])),
-            dtype=_text(record.get("dtype", "")),
-            length=_count(record.get("length", 0)),
-        )
-        if len(made.blocks) != block_count(made.bytes):
-            raise ValueError(f"{made.path} of {made.bytes} bytes has {len(made.blocks)} checksums")
-        itemsize = int(made.dtype[2:]) if made.dtype in _DTYPES else 0
-        if made.dtype and itemsize * made.length != made.bytes:
-            raise ValueError(f"{made.path} of {made.bytes} bytes cannot hold {made.length} {made.dtype}")
-        return made
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoteCodes:
-    """The code store of an index that is not inside its directory.
-
-    location : its URL. Only verifying and repairing go there; queries never do.
-    files : its files, their paths below that URL.
-    """
-
-    location: str
-    files: tuple[FileRecord, ...]
-
-    def to_json(self) -> dict[str, Json]:
-        return {"location": self.location, "files": [record.to_json() for record in self.files]}
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "RemoteCodes":
-        made = cls(
-            location=_text(record["location"]),
-            files=tuple(FileRecord.from_json(item) for item in record["files"]),
-        )
-        if "://" not in made.location:
-            raise ValueError(f"codes at {made.location[:80]!r}, which is no URL")
-        for file in made.files:
-            if not all(_NAME.fullmatch(part) for part in file.path.split("/")):
-                raise ValueError(f"path {file.path[:80]!r} of remote codes")
-        return made
+_LIVE = re.compile(LIVE_PREFIX + r"[0-9a-f]{8}")
+_OF_ALL_SEGMENTS = ("made_by", "own_ids", "dimension", "words", "norm_bytes", "metric", "block_bytes")
+"""Fields that a segment has from the index it belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a committed index is.
+    """What a committed index is; or one segment of an index that has grown.
 
     build : id of the build, 12 hexadecimal digits.
     rows : vectors in the tree.
@@ -122,6 +75,11 @@ class Manifest:
     codes : where the codes are, if not among the files.
     metric : what queries are answered by: l2, ip or cosine.
     vectors : what opens the source again, for re-ranking; "" for an array, which nothing opens again.
+    first_row : row of the index that is the first of this build; 0 but for appended segments.
+    pieces : the sources of a build that was made from several, in the order of their rows.
+    segments : builds that were appended to this one, in the order of their rows.
+    live : rows of all segments that were not deleted; None when none was.
+    distortion : mean squared error of the rows of an appended segment, from a sample.
     """
 
     build: str
@@ -140,10 +98,17 @@ class Manifest:
     codes: RemoteCodes | None = None
     vectors: str = ""
     metric: Metric = "l2"
+    first_row: int = 0
+    pieces: tuple[SourcePiece, ...] = ()
+    segments: "tuple[Manifest, ...]" = ()
+    live: LiveRows | None = None
+    distortion: float | None = None
 
     @property
     def version(self) -> int:
         """The lowest version of the format whose readers understand this index."""
+        if self.segments or self.pieces or self.live:
+            return GROWN_VERSION
         return EXTENDED_VERSION if self.own_ids or self.metric != "l2" else FORMAT_VERSION
 
     @property
@@ -164,6 +129,47 @@ class Manifest:
         """The build's directory below the index."""
         return build_name(self.build)
 
+    @property
+    def parts(self) -> "tuple[Manifest, ...]":
+        """All segments, the first build being one."""
+        return (self, *self.segments)
+
+    @property
+    def all_files(self) -> tuple[FileRecord, ...]:
+        """The files of all segments."""
+        live = (self.live.file,) if self.live else ()
+        return (*(record for part in self.parts for record in part.files), *live)
+
+    @property
+    def live_rows(self) -> int:
+        """Vectors of all segments that were not deleted."""
+        return sum(part.rows for part in self.parts) - (self.live.deleted if self.live else 0)
+
+    @property
+    def all_source_rows(self) -> int:
+        """Rows of all sources: row numbers of the index are below."""
+        return sum(part.source_rows for part in self.parts)
+
+    @property
+    def all_pieces(self) -> tuple[SourcePiece, ...]:
+        """Every source of the index, in the order of the rows."""
+        return tuple(piece for part in self.parts for piece in part.own_pieces)
+
+    @property
+    def own_pieces(self) -> tuple[SourcePiece, ...]:
+        """The sources of this build alone."""
+        whole = SourcePiece(
+            first_row=self.first_row, rows=self.source_rows, source=self.source, vectors=self.vectors
+        )
+        return self.pieces or (whole,)
+
+    @property
+    def identity(self) -> str:
+        """12 hexadecimal digits that stand for the trees: those of the build, or of all builds."""
+        if not self.segments:
+            return self.build
+        return hashlib.sha256("".join(part.build for part in self.parts).encode()).hexdigest()[:12]
+
     def file(self, *parts: str) -> FileRecord:
         """The record of a file below the build's directory, such as `file("tree", "ids")`."""
         path = "/".join((self.directory, *parts))
@@ -177,53 +183,74 @@ class Manifest:
         return self.file(TREE, name)
 
     def to_json(self) -> dict[str, Json]:
+        optional: dict[str, Json] = {"metric": self.metric} if self.metric != "l2" else {}
+        optional |= {"segments": [segment._own_json() for segment in self.segments]} if self.segments else {}
+        optional |= {"live": self.live.to_json()} if self.live else {}
+        return (
+            optional
+            | self._own_json()
+            | {
+                "format": FORMAT,
+                "version": self.version,
+                "made_by": self.made_by,
+                "own_ids": self.own_ids,
+                "dimension": self.dimension,
+                "words": list(self.words),
+                "norm_bytes": self.norm_bytes,
+                "block_bytes": BLOCK,
+            }
+        )
+
+    def _own_json(self) -> dict[str, Json]:
+        """What a segment does not share with the index."""
         optional: dict[str, Json] = {"codes": self.codes.to_json()} if self.codes else {}
         optional |= {"vectors": self.vectors} if self.vectors else {}
-        optional |= {"metric": self.metric} if self.metric != "l2" else {}
+        optional |= {"pieces": [piece.to_json() for piece in self.pieces]} if self.pieces else {}
+        optional |= {"first_row": self.first_row} if self.first_row else {}
+        optional |= {"distortion": self.distortion} if self.distortion is not None else {}
         return optional | {
-            "format": FORMAT,
-            "version": self.version,
-            "made_by": self.made_by,
             "build": self.build,
             "rows": self.rows,
             "source_rows": self.source_rows,
-            "own_ids": self.own_ids,
-            "dimension": self.dimension,
-            "words": list(self.words),
-            "norm_bytes": self.norm_bytes,
             "level_nodes": list(self.level_nodes),
             "level_leaves": list(self.level_leaves),
             "parameters": self.parameters,
             "source": self.source,
-            "block_bytes": BLOCK,
             "files": [record.to_json() for record in self.files],
         }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Manifest":
         """The manifest a record describes; ValueError, KeyError or TypeError when it contradicts itself."""
-        made = cls(
-            build=_text(record["build"]),
-            rows=_count(record["rows"]),
-            source_rows=_count(record["source_rows"]),
-            own_ids=_flag(record["own_ids"]),
-            dimension=_count(record["dimension"]),
-            words=_counts(record["words"]),
-            norm_bytes=_count(record["norm_bytes"]),
-            level_nodes=_counts(record["level_nodes"]),
-            level_leaves=_counts(record["level_leaves"]),
-            parameters=dict(record["parameters"]),
-            source=dict(record["source"]),
-            made_by=_text(record["made_by"]),
-            files=tuple(FileRecord.from_json(item) for item in record["files"]),
-            codes=RemoteCodes.from_json(record["codes"]) if "codes" in record else None,
-            vectors=_text(record.get("vectors", "")),
-            metric=_metric(record.get("metric", "l2")),
-        )
         if record["block_bytes"] != BLOCK:
             raise ValueError(f"checksums of blocks of {record['block_bytes']} bytes")
-        _check_counts(made)
-        _check_paths(made)
+        shared = {name: record[name] for name in _OF_ALL_SEGMENTS if name in record}
+        made = cls(
+            build=as_text(record["build"]),
+            rows=as_count(record["rows"]),
+            source_rows=as_count(record["source_rows"]),
+            own_ids=as_flag(record["own_ids"]),
+            dimension=as_count(record["dimension"]),
+            words=as_counts(record["words"]),
+            norm_bytes=as_count(record["norm_bytes"]),
+            level_nodes=as_counts(record["level_nodes"]),
+            level_leaves=as_counts(record["level_leaves"]),
+            parameters=dict(record["parameters"]),
+            source=dict(record["source"]),
+            made_by=as_text(record["made_by"]),
+            files=tuple(FileRecord.from_json(item) for item in record["files"]),
+            codes=RemoteCodes.from_json(record["codes"]) if "codes" in record else None,
+            vectors=as_text(record.get("vectors", "")),
+            metric=as_metric(record.get("metric", "l2")),
+            first_row=as_count(record.get("first_row", 0)),
+            pieces=tuple(SourcePiece.from_json(item) for item in record.get("pieces", ())),
+            segments=tuple(
+                cls.from_json({**_without_segments(item), **shared}) for item in record.get("segments", ())
+            ),
+            live=LiveRows.from_json(record["live"]) if "live" in record else None,
+            distortion=as_number(record["distortion"]) if "distortion" in record else None,
+        )
+        _check(made)
         return made
 
 
@@ -237,11 +264,13 @@ def read_manifest(index: Path) -> Manifest:
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the manifest of an index")
-    if record.get("version") not in (FORMAT_VERSION, EXTENDED_VERSION):
-        remedy = f"this aggtree ({__version__}) reads versions 1 and 2; use the one that made it"
+    if record.get("version") not in VERSIONS:
+        remedy = f"this aggtree ({__version__}) reads versions 1 to {VERSIONS[-1]}; use the one that made it"
         raise IndexFormatError(f"{path}: format version {record.get('version')!r}; {remedy}")
     try:
         manifest = Manifest.from_json(record)
+        if manifest.first_row:
+            raise ValueError(f"a first build that begins at row {manifest.first_row}")
         if manifest.version != record["version"]:
             raise ValueError(f"version {record['version']} of an index of version {manifest.version}")
         return manifest
@@ -251,38 +280,51 @@ def read_manifest(index: Path) -> Manifest:
 
 def commit_manifest(index: Path, manifest: Manifest) -> None:
     """Make `manifest` the index: after checking that every file it names is there with its size."""
-    _check_counts(manifest)
-    _check_paths(manifest)
-    check_files(index, manifest.files)
+    _check(manifest)
+    check_files(index, manifest.all_files)
     write_sealed(index / MANIFEST, manifest.to_json())
 
 
-def check_files(index: Path, files: Iterable[FileRecord]) -> None:
-    """Compare names and sizes with the disk; IndexFormatError for the first that differs."""
-    for record in files:
-        problem = file_problem(index, record)
-        if problem:
-            raise IndexFormatError(f"{index / record.path}: {problem}")
+def _without_segments(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A segment has no segments of its own, and deleted rows are told once."""
+    if {"segments", "live"} & record.keys():
+        raise ValueError("a segment with segments or deleted rows of its own")
+    return dict(record)
 
 
-def file_problem(index: Path, record: FileRecord) -> str:
-    """What is wrong with a file's presence and size; "" for nothing."""
-    path = index
-    try:
-        # No component below the index may be a link: it could lead out of the directory.
-        with explained(index / record.path):
-            for part in record.path.split("/"):
-                path /= part
-                status = path.lstat()
-                if stat.S_ISLNK(status.st_mode):
-                    return f"{path.name} is a link, which an index does not contain"
-    except DiskError as error:
-        return str(error).removeprefix(f"{index / record.path}: ")
-    if not stat.S_ISREG(status.st_mode):
-        return "not a file"
-    if status.st_size != record.bytes:
-        return f"{status.st_size:,} bytes, the manifest says {record.bytes:,}: truncated or changed"
-    return ""
+def _check(manifest: Manifest) -> None:
+    """ValueError when a manifest, or one of its segments, contradicts itself or the others."""
+    parts = manifest.parts
+    for part in parts:
+        _check_counts(part)
+        _check_paths(part)
+        _check_pieces(part)
+    if len({part.build for part in parts}) < len(parts):
+        raise ValueError("a build that is there twice")
+    if len({part.file(DICTIONARIES).blocks for part in parts}) > 1:
+        raise ValueError("segments of different dictionaries")
+    for before, after in pairwise(parts):
+        if after.first_row != before.first_row + before.source_rows:
+            raise ValueError(f"a segment from row {after.first_row} on behind row {before.first_row}")
+    if manifest.all_source_rows >= MAX_COUNT:
+        raise ValueError(f"{manifest.all_source_rows} rows")
+    live = manifest.live
+    if live is None:
+        return
+    if not _LIVE.fullmatch(live.file.path) or live.file.bytes != -(-manifest.all_source_rows // 8):
+        raise ValueError(f"{live.file.bytes} bytes of {live.file.path[:80]!r} for the rows that are there")
+    if manifest.live_rows < 0 or live.deleted == 0:
+        raise ValueError(f"{live.deleted} deleted rows")
+
+
+def _check_pieces(manifest: Manifest) -> None:
+    row = manifest.first_row
+    for piece in manifest.pieces:
+        if piece.first_row != row or piece.rows == 0:
+            raise ValueError(f"a source of {piece.rows} rows from row {piece.first_row} on, expected {row}")
+        row += piece.rows
+    if manifest.pieces and (row != manifest.first_row + manifest.source_rows or len(manifest.pieces) == 1):
+        raise ValueError(f"{len(manifest.pieces)} sources of {row - manifest.first_row} rows")
 
 
 def _check_counts(manifest: Manifest) -> None:
@@ -320,39 +362,8 @@ def _check_paths(manifest: Manifest) -> None:
     seen: set[str] = set()
     for record in manifest.files:
         first, *rest = record.path.split("/")
-        if first != manifest.directory or not rest or not all(_NAME.fullmatch(part) for part in rest):
+        if first != manifest.directory or not rest or not all(NAME.fullmatch(part) for part in rest):
             raise ValueError(f"path {record.path[:80]!r} is not in {manifest.directory}")
         if record.path in seen:
             raise ValueError(f"{record.path} is named twice")
         seen.add(record.path)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:40]} is no text")
-    return value
-
-
-def _metric(value: Any) -> Metric:
-    for metric in METRICS:
-        if value == metric:
-            return metric
-    raise ValueError(f"metric {str(value)[:40]!r}, expected {' or '.join(METRICS)}")
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{str(value)[:40]} is neither true nor false")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < MAX_COUNT:
-        raise ValueError(f"{str(value)[:40]} is no count")
-    return value
-
-
-def _counts(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list):
-        raise TypeError(f"{str(values)[:40]} is no list of counts")
-    return tuple(_count(value) for value in values)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.filter import Filter, widened, widening
-from aggtree.engine.leaf_vectors import leaf_vectors
 from aggtree.engine.params import SearchParams
-from aggtree.engine.search import Answer, Searcher, check_queries
+from aggtree.engine.search import Answer, check_queries
+from aggtree.engine.segments import AnySearcher
 from aggtree.storage.filtered_search import FilteredSearch, scans
-from aggtree.storage.raw_vectors import RawVectors
+from aggtree.storage.index_vectors import IndexVectors
 
 FIRST_ANSWERS = 256
 MORE_ANSWERS = 8
@@ -45,8 +45,8 @@ class RangeSearch:
     error : the largest distance of a vector and its reconstruction that is reckoned with.
     """
 
-    searcher: Searcher
-    raw: RawVectors | None
+    searcher: AnySearcher
+    raw: IndexVectors | None
     error: float = 0.0
 
     def search(
@@ -82,9 +82,9 @@ class RangeSearch:
         chosen = params if params is not None and params.limits else searcher.default_params
         if within is not None:
             chosen = widened(chosen, widening(within.share))
-        bits = None if within is None else within.bits
+        bits = None if within is None else within.row_bits
         farthest = np.float32((radius + self.error) ** 2)
-        wanted, most = FIRST_ANSWERS, len(searcher.tree.ids)
+        wanted, most = FIRST_ANSWERS, searcher.leaves
         open_queries, parts = np.arange(len(block)), []
         while len(open_queries):
             wanted = min(wanted, most)
@@ -133,11 +133,8 @@ def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def largest_error(searcher: Searcher, raw: RawVectors) -> float:
-    """The largest distance of a vector and its reconstruction among rows spread over the tree."""
-    leaves = np.unique(np.linspace(0, len(searcher.tree.ids) - 1, ERROR_ROWS).astype(np.int64))
-    rows = searcher.tree.ids[leaves].astype(np.int64)
-    order = np.argsort(rows)
-    vectors = raw.take(np.clip(rows[order], 0, raw.source.rows - 1)).astype(np.float64)
-    found = leaf_vectors(searcher.tree, searcher.dictionaries, searcher.norm_bytes, leaves[order])
+def largest_error(searcher: AnySearcher, raw: IndexVectors) -> float:
+    """The largest distance of a vector and its reconstruction among rows spread over the trees."""
+    rows, found = searcher.sampled_vectors(ERROR_ROWS)
+    vectors = raw.take(np.clip(rows, 0, raw.source.rows - 1)).astype(np.float64)
     return float(np.sqrt(((vectors - found) ** 2).sum(axis=1).max()))

@@ -1,4 +1,4 @@
-"""The vectors an index was built from, for exact distances: its source, found again and compared.
+"""Exact distances from the rows of one source of vectors.
 
 The rows a batch of queries asks for are few and far apart. A local file whose rows lie as they are served
 is mapped, and distances are computed where the rows lie. From any other source each row is read once per
@@ -9,28 +9,21 @@ import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggtree.engine.exact_kernels import FlatVectors, touch_rows
+from aggtree.engine.exact_kernels import FlatVectors, Nearest, touch_rows
 from aggtree.engine.params import Metric
 from aggtree.engine.rerank import Reranker
-from aggtree.engine.search import Answer
-from aggtree.storage.array_source import ArraySource
 from aggtree.storage.errors import SourceError
-from aggtree.storage.manifest import Manifest
-from aggtree.storage.unit_rows import metric_source
-from aggtree.storage.vector_source import VectorSource, open_source
+from aggtree.storage.vector_source import VectorSource
 
 GATHER_BYTES = 32 << 20
 """Rows of a block of queries that are in memory at once."""
 READERS = 16
 """Reads of a slow medium that are under way at once."""
-
-Vectors = str | os.PathLike[str] | NDArray[Any] | VectorSource
 
 
 class RawVectors:
@@ -50,46 +43,46 @@ class RawVectors:
                 with suppress(OSError):
                     self._mapped.pages.madvise(mmap.MADV_RANDOM)
 
-    def rank(self, queries: ArrayLike, candidates: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
+    def nearest(self, queries: ArrayLike, candidates: NDArray[np.int64], k: int, threads: int = 1) -> Nearest:
         """The k nearest of each query's candidates (q, c), by exact distance, equal ones by id."""
         if self._mapped is not None:
             self._check_size()
             if self._cold:
                 self._fetch(np.unique(candidates))
-            return self._reranker.rank(queries, self._mapped.vectors, candidates, k, threads=threads)
+            return self._reranker.nearest(queries, self._mapped.vectors, candidates, k, threads=threads)
         block = np.asarray(queries)
         block = block[None, :] if block.ndim == 1 else block
         row_bytes = self.source.dimension * self.source.dtype.itemsize
         step = max(1, GATHER_BYTES // (row_bytes * max(1, candidates.shape[1])))
         answers = [
-            self._rank_read(block[start : start + step], candidates[start : start + step], k, threads)
+            self._nearest_read(block[start : start + step], candidates[start : start + step], k, threads)
             for start in range(0, len(block), step)
         ]
-        return Answer(*(np.concatenate(parts) for parts in zip(*answers, strict=True)))
+        return Nearest(*(np.concatenate(parts) for parts in zip(*answers, strict=True)))
 
-    def _rank_read(
+    def _nearest_read(
         self, queries: NDArray[Any], candidates: NDArray[np.int64], k: int, threads: int
-    ) -> Answer:
-        """`rank` from rows that are read, each once."""
+    ) -> Nearest:
+        """`nearest` from rows that are read, each once."""
         rows, places = np.unique(candidates, return_inverse=True)
         known = (rows >= 0) & (rows < self.source.rows)
         # Ids of no row are before and behind all others: their places are not among the rows.
         places = places.reshape(candidates.shape) - np.searchsorted(rows, 0)
         vectors = self.take(rows[known], threads)
         flat = FlatVectors(vectors.reshape(-1), 0, self.source.dimension, len(vectors), self.source.dimension)
-        return self._reranker.rank(queries, flat, candidates, k, places=places, threads=threads)
+        return self._reranker.nearest(queries, flat, candidates, k, places=places, threads=threads)
 
-    def rank_rows(self, queries: ArrayLike, rows: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
+    def nearest_rows(self, queries: ArrayLike, rows: NDArray[np.int64], k: int, threads: int = 1) -> Nearest:
         """The k nearest of the same rows, which ascend and are not many, for every query."""
         if self._mapped is not None:
             self._check_size()
             if self._cold:
                 self._fetch(rows)
-            return self._reranker.rank_rows(queries, self._mapped.vectors, rows, k, threads=threads)
+            return self._reranker.nearest_rows(queries, self._mapped.vectors, rows, k, threads=threads)
         vectors = self.take(rows, threads)
         flat = FlatVectors(vectors.reshape(-1), 0, self.source.dimension, len(vectors), self.source.dimension)
         places = np.arange(len(rows))
-        return self._reranker.rank_rows(queries, flat, rows, k, places=places, threads=threads)
+        return self._reranker.nearest_rows(queries, flat, rows, k, places=places, threads=threads)
 
     def take(self, rows: NDArray[np.int64], threads: int = 1) -> NDArray[Any]:
         """The given rows, which ascend, read by several threads at once."""
@@ -117,36 +110,6 @@ class RawVectors:
         page = mmap.PAGESIZE // vectors.values.itemsize
         with ThreadPoolExecutor(READERS) as pool:
             list(pool.map(lambda part: touch_rows(vectors, part, page), np.array_split(rows, READERS)))
-
-
-def open_raw_vectors(index: Path, manifest: Manifest, vectors: Vectors | None) -> RawVectors:
-    """The vectors of an index, from the place given or remembered; SourceError if they are others."""
-    remedy = "name it by vectors=, or --vectors on the command line"
-    if vectors is None and not manifest.vectors:
-        raise SourceError(f"{index}: was built from an array, exact distances need it again: {remedy}")
-    source = _open(vectors, manifest.vectors, remedy)
-    found = metric_source(source, manifest.metric).fingerprint()
-    different = [name for name in found if found[name] != manifest.source.get(name)]
-    if different:
-        changes = ", ".join(f"{name} {manifest.source.get(name)} → {found[name]}" for name in different)
-        source.close()
-        raise SourceError(f"{source.spec}: not the vectors that {index} was built from ({changes}): {remedy}")
-    return RawVectors(source, manifest.metric)
-
-
-def _open(vectors: Vectors | None, remembered: str, remedy: str) -> VectorSource:
-    if isinstance(vectors, VectorSource):
-        return vectors
-    if isinstance(vectors, np.ndarray):
-        return ArraySource(vectors)
-    if vectors is not None:
-        return open_source(vectors)
-    try:
-        return open_source(remembered)
-    except SourceError as error:
-        raise SourceError(
-            f"exact distances need the index's vectors; if they moved, {remedy}: {error}"
-        ) from error
 
 
 def _physical_memory() -> int:

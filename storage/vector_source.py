@@ -12,6 +12,7 @@ A source never loads its file. It is named by a *spec*, a path, a URL or a name 
     synthetic:sift?rows=...      synthetic_source
     demo:base, demo:query        demo_data       the embedded descriptors
     unit:SPEC                    unit_rows       the rows of another source, scaled to length 1
+    joined:SPEC,SPEC,...         joined_source   the rows of several sources, one after the other
 """
 
 import mmap
@@ -51,6 +52,12 @@ SUFFIX_MODULES = {
     "hdf5": "hdf5_source",
     "h5": "hdf5_source",
     "parquet": "parquet_source",
+}
+SCHEME_MODULES = {
+    "unit:": "unit_rows",
+    "joined:": "joined_source",
+    "synthetic:": "synthetic_source",
+    "demo:": "demo_data",
 }
 PACKED_SUFFIXES = ("gz", "bz2", "xz", "zst", "zip", "tar", "tgz")
 
@@ -232,9 +239,7 @@ def open_source(spec: str | os.PathLike[str]) -> VectorSource:
     text = os.fspath(spec)
     if "\0" in text or not text:
         raise SourceError(f"{text!r}: not a path: name a vector file")
-    if text.startswith("unit:"):
-        return _open_with("unit_rows", text, "")
-    for scheme, module in (("synthetic:", "synthetic_source"), ("demo:", "demo_data")):
+    for scheme, module in SCHEME_MODULES.items():
         if text.startswith(scheme):
             return _open_with(module, text, "")
     location, name = split_name(text)

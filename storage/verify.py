@@ -22,10 +22,12 @@ from aggtree.storage.code_store import METADATA, CodeStore
 from aggtree.storage.deep_checks import rows_of_other_codes
 from aggtree.storage.dictionary_file import DICTIONARY_KIND
 from aggtree.storage.errors import AggtreeError, DiskError, IndexFormatError
+from aggtree.storage.file_record import FileRecord, RemoteCodes, file_problem
 from aggtree.storage.format import CODES, DICTIONARIES, MANIFEST, TREE
-from aggtree.storage.index_reader import Index
-from aggtree.storage.manifest import FileRecord, Manifest, RemoteCodes, file_problem, read_manifest
+from aggtree.storage.index_reader import OpenSegment
+from aggtree.storage.manifest import Manifest, read_manifest
 from aggtree.storage.norm_checks import norm_checks
+from aggtree.storage.row_bits import deleted_rows
 from aggtree.storage.structure_checks import content_checks, offset_checks
 
 BLOCKS_PER_TASK = 16
@@ -82,27 +84,45 @@ def verify_index(
         manifest = read_manifest(index)
     except AggtreeError as error:
         return [Damage(MANIFEST, -1, str(error).removeprefix(f"{index / MANIFEST}: "))]
-    damage = _check_build(index, manifest, progress, workers, deep=deep)
-    if damage and read_manifest(index).build != manifest.build:
+    meter = _Meter(sum(_bytes_to_read(part, deep=deep) for part in manifest.parts), progress)
+    damage = [
+        item for part in manifest.parts for item in _check_build(index, part, meter, workers, deep=deep)
+    ]
+    damage += _check_live(index, manifest)
+    if damage and read_manifest(index) != manifest:
         # Replaced meanwhile, its files removed: the index is another one now.
         return verify_index(index, progress, workers, deep=deep)
     return damage
 
 
-def _check_build(
-    index: Path,
-    manifest: Manifest,
-    progress: Callable[[int, int], None] | None,
-    workers: int,
-    *,
-    deep: bool,
-) -> list[Damage]:
-    """All checks of the build a manifest describes."""
-    remote = manifest.codes.files if manifest.codes else ()
-    size = sum(record.bytes for record in (*manifest.files, *remote))
-    if deep:
-        size += manifest.tree_file("records").bytes + manifest.source_rows * manifest.layout.width
-    meter = _Meter(size, progress)
+def _bytes_to_read(part: Manifest, *, deep: bool) -> int:
+    """Bytes of a segment that are compared."""
+    remote = part.codes.files if part.codes else ()
+    size = sum(record.bytes for record in (*part.files, *remote))
+    return size + (part.tree_file("records").bytes + part.source_rows * part.layout.width if deep else 0)
+
+
+def _check_live(index: Path, manifest: Manifest) -> Iterator[Damage]:
+    """Whether as many rows are deleted as the manifest says, and by the right bytes."""
+    if manifest.live is None:
+        return
+    record = manifest.live.file
+    problem = file_problem(index, record)
+    if problem:
+        yield Damage(record.path, -1, problem)
+        return
+    for block, what in _bad_blocks(index, _Task(record, tuple(block_ranges(record.bytes)))):
+        yield Damage(record.path, block, what)
+        problem = what
+    if problem:
+        return
+    bits = np.fromfile(index / record.path, np.uint8)
+    if deleted_rows(bits, manifest.all_source_rows) != manifest.live.deleted:
+        yield Damage(record.path, -1, f"deletes other than {manifest.live.deleted:,} rows")
+
+
+def _check_build(index: Path, manifest: Manifest, meter: _Meter, workers: int, *, deep: bool) -> list[Damage]:
+    """All checks of one segment, as a manifest describes it."""
     damage = check_bytes(index, manifest, meter.advance, workers)
     for check in (_check_dictionaries, _check_codes):
         damage += check(index, manifest)
@@ -285,11 +305,11 @@ def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bo
         damage.append(Damage(manifest.tree_file(name).path, block, message))
 
     try:
-        opened = Index(index, manifest)
+        searcher = OpenSegment(index, manifest).searcher
     except AggtreeError as error:
         return [Damage(manifest.directory, -1, str(error))]
-    with opened, ThreadPoolExecutor(max(1, workers)) as pool:
-        tree, dictionaries = opened.tree, opened.dictionaries
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        tree, dictionaries = searcher.tree, searcher.dictionaries
         for checks in (
             offset_checks(tree, manifest, report),
             content_checks(tree, manifest, report),
@@ -304,8 +324,7 @@ def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bo
 def _check_against_codes(index: Path, manifest: Manifest, advance: Callable[[int], None]) -> Iterator[Damage]:
     """Compare the tree with the codes; both are known to be whole."""
     codes = manifest.codes.location if manifest.codes else index / manifest.directory / CODES
-    with Index(index, manifest) as opened:
-        different = rows_of_other_codes(opened.tree, manifest, codes, advance)
+    different = rows_of_other_codes(OpenSegment(index, manifest).tree, manifest, codes, advance)
     for start, stop in different:
         what = f"rows {start} to {stop}: the tree holds other codes than {CODES}; build it again from them"
         yield Damage(manifest.tree_file("records").path, -1, what)

@@ -22,10 +22,11 @@ import numpy as np
 
 from aggtree.engine.params import SearchParams
 from aggtree.storage.errors import AggtreeError
-from aggtree.storage.format import CODES, MANIFEST
+from aggtree.storage.file_record import FileRecord
+from aggtree.storage.format import CODES, DICTIONARIES, MANIFEST
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.index_writer import file_record
-from aggtree.storage.manifest import FileRecord, commit_manifest, read_manifest
+from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
 from aggtree.storage.verify import verify_index
 
 MEMORY = 4 << 30
@@ -37,7 +38,7 @@ Damage = tuple[str, int, bytes]
 
 
 def flips(index: Path, count: int, random: np.random.Generator) -> Iterator[Damage]:
-    names = [MANIFEST, *(record.path for record in read_manifest(index).files)]
+    names = [MANIFEST, *(record.path for record in read_manifest(index).all_files)]
     contents = [(index / name).read_bytes() for name in names]
     for number in range(count):
         # Every file in turn, so that small ones are damaged as often as large ones.
@@ -48,7 +49,7 @@ def flips(index: Path, count: int, random: np.random.Generator) -> Iterator[Dama
 
 
 def cuts(index: Path) -> Iterator[Damage]:
-    for name in [MANIFEST, *(record.path for record in read_manifest(index).files)]:
+    for name in [MANIFEST, *(record.path for record in read_manifest(index).all_files)]:
         content = (index / name).read_bytes()
         for place in range(0, len(content), STEP):
             yield name, place, content[:place]
@@ -56,7 +57,8 @@ def cuts(index: Path) -> Iterator[Damage]:
 
 def lies(index: Path, count: int, random: np.random.Generator) -> Iterator[Damage]:
     manifest = read_manifest(index)
-    records = [record for record in manifest.files if f"/{CODES}/" not in record.path]
+    left_out = [f"/{CODES}/", *([f"/{DICTIONARIES}"] if manifest.segments else [])]
+    records = [record for record in manifest.all_files if not any(name in record.path for name in left_out)]
     for number in range(count):
         record = records[number % len(records)]
         content = np.frombuffer((index / record.path).read_bytes(), np.uint8).copy()
@@ -72,7 +74,12 @@ def with_matching_checksums(index: Path, name: str) -> None:
     def fresh(record: FileRecord) -> FileRecord:
         return replace(record, blocks=file_record(index, name).blocks) if record.path == name else record
 
-    commit_manifest(index, replace(manifest, files=tuple(fresh(record) for record in manifest.files)))
+    def renewed(part: Manifest) -> Manifest:
+        return replace(part, files=tuple(fresh(record) for record in part.files))
+
+    live = manifest.live and replace(manifest.live, file=fresh(manifest.live.file))
+    segments = tuple(renewed(part) for part in manifest.segments)
+    commit_manifest(index, replace(renewed(manifest), segments=segments, live=live))
 
 
 def search(index: Path, random: np.random.Generator) -> str:

@@ -1,22 +1,25 @@
 """Makes tests/data/format-<version>: an index of the present format, kept to be read by all later releases.
 
-    python tests/make_golden.py 2
+    python tests/make_golden.py 3
 
 Run once when the format's version is raised, never to make a failing test pass.
 """
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from small_index import make_index, make_sample
+from small_index import Sample, add_segment, make_index, make_sample
 
 from aggtree.engine.params import SearchParams
 from aggtree.storage.index_reader import open_index
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = 20
+DELETED = (3, 399, 400, 511)
+"""Rows that version 3 has no more."""
 DIFFERENT = 1e-4
 """Answers of different codes lie at least so far apart that rounding does not change their order."""
 
@@ -30,15 +33,31 @@ def golden_ids(version: int) -> np.ndarray | None:
     return np.arange(400) ** 3 - 1_000_000 if version == 2 else None
 
 
+def golden_codes(version: int) -> np.ndarray:
+    """Codes of all rows: version 3 has a segment of 150 behind the 400 rows of the others."""
+    return np.concatenate([make_sample(400).codes, *([segment().codes] if version == 3 else [])])
+
+
+def segment() -> Sample:
+    """More rows with the same dictionaries."""
+    return replace(make_sample(400), codes=make_sample(150, seed=2).codes)
+
+
+def make(index: Path, version: int) -> None:
+    """The index of a version."""
+    make_index(index, make_sample(400), name="golden", ids=golden_ids(version))
+    if version == 3:
+        add_segment(index, segment(), deleted=DELETED)
+
+
 def main(version: int) -> None:
     directory = DATA / f"format-{version}"
-    sample = make_sample(400)
-    make_index(directory / "golden.index", sample, name="golden", ids=golden_ids(version))
+    make(directory / "golden.index", version)
     with open_index(directory / "golden.index") as index:
         ids, distances = index.search(queries(), ANSWERS, SearchParams.unlimited())
     for row, near in zip(ids, distances, strict=True):
         own = golden_ids(version)
-        codes = sample.codes[row if own is None else np.searchsorted(own, row)]
+        codes = golden_codes(version)[row if own is None else np.searchsorted(own, row)]
         same = (codes[1:] == codes[:-1]).all(axis=1)
         gaps = np.diff(near)[~same]
         if gaps.min() < DIFFERENT:

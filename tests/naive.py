@@ -215,14 +215,28 @@ def passing(values, bound):
     return [place for place, value in enumerate(values) if value <= bound]
 
 
-def is_allowed(bits, number):
-    return bool(np.unpackbits(bits, bitorder="little")[number]) if number < 8 * len(bits) else False
+def is_allowed(within, number):
+    bits, place = np.unpackbits(within.bits, bitorder="little"), int(within.first) + number
+    return bool(bits[place]) if place < len(bits) else False
 
 
-def allowed_leaves(ids, bits, first, room):
+def allowed_leaves(ids, within, first, room):
     """Places of allowed ids from `first` on, at most `room`, and where the next would be looked for."""
-    places = [place for place in range(first, len(ids)) if is_allowed(bits, int(ids[place]))]
+    places = [place for place in range(first, len(ids)) if is_allowed(within, int(ids[place]))]
     return (len(ids), places) if len(places) < room else (places[room - 1] + 1, places[:room])
+
+
+def merge_answers(ids, distances, wanted):
+    """For each query the (distance, id) of its nearest in all lists."""
+    return [
+        sorted(
+            (float(near), int(number))
+            for part, nears in zip(ids[:, i], distances[:, i], strict=True)
+            for number, near in zip(part, nears, strict=True)
+            if number >= 0
+        )[:wanted]
+        for i in range(ids.shape[1])
+    ]
 
 
 def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None):

@@ -1,6 +1,7 @@
 """A small index made by the storage layer alone, without a job: what the storage tests read and damage."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from aggtree.storage.code_store import create_code_store
 from aggtree.storage.dictionary_file import save_dictionaries
 from aggtree.storage.format import CODES, DICTIONARIES, build_name
 from aggtree.storage.id_source import open_ids
-from aggtree.storage.index_writer import StitchedTree, commit_index, stitch_parts
-from aggtree.storage.job_record import finish_job, start_job
-from aggtree.storage.manifest import Manifest
+from aggtree.storage.index_writer import StitchedTree, describe_build, stitch_parts
+from aggtree.storage.job_record import JobRecord, finish_job, start_job
+from aggtree.storage.live_rows import write_live
+from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
 from aggtree.storage.own_ids import write_own_ids
 from aggtree.storage.part_files import write_part
 
@@ -94,6 +96,14 @@ def make_index(
     """Build and commit an index; `name` stands for the parameters of the build, `ids` are own ids."""
     sample = sample or make_sample()
     job = start_job(index, {"name": name}, {"rows": len(sample.codes)}, replace=True)
+    manifest = make_build(job, sample, parts, ids)
+    commit_manifest(index, manifest)
+    finish_job(index)
+    return manifest
+
+
+def make_build(job: JobRecord, sample: Sample, parts: int, ids: NDArray[np.int64] | None) -> Manifest:
+    """The files of a build, and what a manifest says of them."""
     make_directory(job.build_directory)
     save_dictionaries(job.build_directory / DICTIONARIES, sample.dictionaries, sample.norm_ranges)
     store = create_code_store(
@@ -102,14 +112,14 @@ def make_index(
     shards = {}
     for shard in range(store.shards):
         shards[shard] = store.write_shard(shard, sample.codes[slice(*store.shard_range(shard))])
-    tree = stitch(index, job.build, sample, write_parts(job.work_directory / "parts", sample, parts))
+    tree = stitch(job.index, job.build, sample, write_parts(job.work_directory / "parts", sample, parts))
     own_ids = None
     if ids is not None:
         source = open_ids(ids)
         checksum = str(source.fingerprint()["ids_crc32c"])
         own_ids = write_own_ids(job.build_directory, source, len(ids), checksum=checksum, room=0)
-    manifest = commit_index(
-        index,
+    return describe_build(
+        job.index,
         job.build,
         tree=tree,
         codes=store.file_records(f"{build_name(job.build)}/{CODES}", shards),
@@ -118,5 +128,22 @@ def make_index(
         source=job.source,
         own_ids=own_ids,
     )
+
+
+def add_segment(
+    index: Path, sample: Sample, deleted: Sequence[int] = (), ids: NDArray[np.int64] | None = None
+) -> Manifest:
+    """Append the rows of a sample, and delete some rows of the whole."""
+    now = read_manifest(index)
+    source = {"rows": len(sample.codes), "first_row": now.all_source_rows}
+    job = start_job(index, {"name": "segment"}, source, task="append")
+    segment = replace(make_build(job, sample, 2, ids), first_row=now.all_source_rows)
+    grown = replace(now, segments=(*now.segments, segment))
+    rows = grown.all_source_rows
+    if deleted:
+        live = np.ones(rows, np.bool_)
+        live[list(deleted)] = False
+        grown = replace(grown, live=write_live(index, np.packbits(live, bitorder="little"), rows))
+    commit_manifest(index, grown)
     finish_job(index)
-    return manifest
+    return grown

@@ -14,7 +14,7 @@ from test_search import vectors as reconstructions
 from trees import LAYOUTS, random_queries, whole_ranges
 
 import aggtree
-from aggtree.engine.filter import Filter, widened, widening
+from aggtree.engine.filter import Filter, row_bits, widened, widening
 from aggtree.engine.filter_kernels import allowed_leaves, is_allowed
 from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
 from aggtree.engine.params import SearchParams
@@ -36,11 +36,12 @@ def test_kernels_equal_their_twins(rows: int, seed: int, first: int, room: int) 
     np.testing.assert_array_equal(made.allowed, np.flatnonzero(mask))
     assert made.count == mask.sum()
     ids = random.permutation(rows + 20).astype(np.uint32)
-    for number in range(rows + 20):
-        assert is_allowed(made.bits, np.uint32(number)) == naive.is_allowed(made.bits, number)
+    for within in (made.row_bits, row_bits(made.bits, 13)):
+        for number in range(rows + 20):
+            assert is_allowed(within, np.uint32(number)) == naive.is_allowed(within, number)
     out = np.empty(room, np.int64)
-    place, found = allowed_leaves(ids, made.bits, min(first, len(ids)), out)
-    expected = naive.allowed_leaves(ids, made.bits, min(first, len(ids)), room)
+    place, found = allowed_leaves(ids, made.row_bits, min(first, len(ids)), out)
+    expected = naive.allowed_leaves(ids, made.row_bits, min(first, len(ids)), room)
     assert (place, out[:found].tolist()) == expected
 
 
@@ -63,7 +64,7 @@ def test_filtered_search_equals_its_twin(
     levels = naive.fill_part(codes, ids, dictionaries.layout, bucket, stray)
     search = SearchParams(limits=tuple(limits))
     queries = random_queries(3)
-    bits = Filter.of_mask(mask).bits
+    bits = Filter.of_mask(mask).row_bits
     answer, counts = Searcher(tree, dictionaries).search_with_counts(queries, 7, search, 1, bits)
     allowed = set(np.flatnonzero(mask).tolist())
     for i, query in enumerate(queries):
@@ -87,7 +88,7 @@ def test_leaves_give_their_reconstructions(words: tuple[int, ...], bucket: int) 
     codes, ids, dictionaries, tree, _ = make(words, 700, bucket=bucket, norm_bytes=2)
     allowed = ids[::3].astype(np.int64)
     made = Filter.of_rows(allowed, 1400)
-    leaves = find_leaves(tree, made.bits, made.count)
+    leaves = find_leaves(tree, made.row_bits, made.count)
     np.testing.assert_array_equal(np.sort(tree.ids[leaves]), np.sort(allowed))
     rows = np.argsort(ids)[np.searchsorted(np.sort(ids), tree.ids[leaves])]
     shuffled = np.random.default_rng(0).permutation(len(leaves))

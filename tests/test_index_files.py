@@ -16,10 +16,11 @@ from aggtree.storage.atomic import make_directory
 from aggtree.storage.checksums import block_count
 from aggtree.storage.dictionary_file import save_dictionaries
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord
 from aggtree.storage.format import ARRAYS, DICTIONARIES, MANIFEST, TREE, build_name
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.index_writer import file_record, shifted
-from aggtree.storage.manifest import FileRecord, Manifest, commit_manifest, read_manifest
+from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
 from aggtree.storage.part_files import open_part
 
 SAMPLES = {

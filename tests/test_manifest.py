@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_index import make_index
+from small_index import add_segment, make_index, make_sample
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord
 from aggtree.storage.format import MANIFEST, TreeCounts
-from aggtree.storage.manifest import FileRecord, Manifest, commit_manifest, read_manifest
+from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 
@@ -143,6 +144,60 @@ def test_a_file_named_twice_is_refused(index):
         read_manifest(index)
 
 
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """An index of three segments, of which rows were deleted."""
+    index = tmp_path_factory.mktemp("grown") / "i"
+    make_index(index)
+    sample = make_sample()
+    add_segment(index, replace(sample, codes=sample.codes[:90]))
+    add_segment(index, replace(sample, codes=sample.codes[90:201]), deleted=(3, 500, 700))
+    return index
+
+
+def test_segments_come_back(grown):
+    manifest = read_manifest(grown)
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert [part.first_row for part in manifest.parts] == [0, 500, 590]
+    assert (manifest.version, manifest.live_rows, manifest.all_source_rows) == (3, 698, 701)
+    assert len({part.build for part in manifest.parts}) == 3 and manifest.identity != manifest.build
+    assert manifest.live is not None and manifest.live.deleted == 3
+
+
+WRONG_SEGMENTS = {
+    "behind row": (("segments", 0, "first_row"), 499),
+    "from row 591": (("segments", 1, "first_row"), 591),
+    "behind row 7": (("first_row",), 7),
+    "with segments or deleted rows": (("segments", 0, "live"), {}),
+    "there twice": (("segments", 1), "copy of the first"),
+    "is not in build-": (("segments", 0, "files", 1, "path"), "build-000000000000/x"),
+    "different dictionaries": (("segments", 0, "files", 0, "crc32c"), "00000000"),
+    "for the rows that are there": (("live", "path"), "../live-00000000"),
+    "bytes of": (("live", "bytes"), 89),
+    "deleted rows": (("live", "deleted"), 0),
+    "702 deleted rows": (("live", "deleted"), 702),
+    "version 2": (("version",), 2),
+    "sources of": (("pieces",), [{"first_row": 0, "rows": 400, "source": {}}]),
+    "expected 0": (("pieces",), [{"first_row": 1, "rows": 499, "source": {}}]),
+    "is no number": (("segments", 0, "distortion"), "much"),
+    "is no count": (("segments", 0, "first_row"), -5),
+    "names no file": (("segments", 0, "files"), []),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_SEGMENTS)
+def test_segments_that_contradict_each_other_are_refused(grown, tmp_path, message):
+    path, value = WRONG_SEGMENTS[message]
+    record = read_sealed(grown / MANIFEST)
+    value = record["segments"][0] if value == "copy of the first" else value
+    put(record, path, value)
+    if path == ("live", "bytes"):
+        record["live"]["crc32c"] = "00000000"
+    write_sealed(tmp_path / MANIFEST, record)
+    with pytest.raises(IndexFormatError, match=message):
+        read_manifest(tmp_path)
+
+
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -156,11 +211,12 @@ json_values = st.recursive(
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_any_value_in_any_field_is_read_or_refused(committed, tmp_path_factory, data):
+def test_any_value_in_any_field_is_read_or_refused(committed, grown, tmp_path_factory, data):
     index = tmp_path_factory.getbasetemp()
-    record = read_sealed(committed / MANIFEST)
+    record = read_sealed((grown if data.draw(st.booleans()) else committed) / MANIFEST)
     record["files"] = record["files"][-3:] if data.draw(st.booleans()) else record["files"]
-    target = record if data.draw(st.booleans()) else data.draw(st.sampled_from(record["files"]))
+    targets = [record, *record["files"], *record.get("segments", []), record.get("live", record)]
+    target = record if data.draw(st.booleans()) else data.draw(st.sampled_from(targets))
     target[data.draw(st.sampled_from(sorted(target)))] = data.draw(json_values)
     write_sealed(index / MANIFEST, record)
     try:
@@ -173,7 +229,7 @@ def test_a_newer_version_names_the_remedy(index):
     record = read_sealed(index / MANIFEST)
     record["version"] = 99
     write_sealed(index / MANIFEST, record)
-    with pytest.raises(IndexFormatError, match=r"version 99; this aggtree \(.*\) reads versions 1 and 2"):
+    with pytest.raises(IndexFormatError, match=r"version 99; this aggtree \(.*\) reads versions 1 to 3"):
         read_manifest(index)
 
 

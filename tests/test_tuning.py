@@ -18,7 +18,7 @@ from aggtree.jobs.command_line import cli
 from aggtree.jobs.progress import make_progress
 from aggtree.jobs.search_job import share_found
 from aggtree.jobs.tune_command import plot
-from aggtree.jobs.tune_job import Questions, exact_questions, sampled_questions, tune, without
+from aggtree.jobs.tune_job import Means, Questions, exact_questions, sampled_questions, tune, without
 from aggtree.storage.errors import IndexFormatError, SourceError
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.tuning import TUNING, TunedPoint, Tuning, pareto, read_tuning, write_tuning
@@ -54,7 +54,7 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
     with aggtree.open(place / "index") as index, make_progress(False) as progress:
         with pytest.raises(ValueError, match="was not tuned; run `aggtree tune"):
             index.search(queries, K, recall=0.5)
-        questions = exact_questions(index, queries, K, progress=progress, **BUDGET)
+        questions = exact_questions(index, queries, K, means=Means(progress=progress, **BUDGET))
         np.testing.assert_array_equal(questions.truth, make_ids()[truth(queries, K)])
         points = tune(index, questions, K, rerank=True, progress=progress)
         assert len(points) > 3 and points[-1].recall > 0.99
@@ -81,7 +81,7 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
 
 def test_rows_of_the_index_are_asked_for_others(place: Path) -> None:
     with aggtree.open(place / "index") as index, make_progress(False) as progress:
-        questions = sampled_questions(index, 30, K, seed=0, progress=progress, **BUDGET)
+        questions = sampled_questions(index, 30, K, seed=0, means=Means(progress=progress, **BUDGET))
         assert questions.own is not None
         assert not (questions.truth == questions.own[:, None]).any()
         points = tune_job.measured_recalls(index, questions, K, rerank=True)

@@ -18,10 +18,11 @@ from aggtree.storage import deep_checks, norm_checks, structure_checks, verify
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.dictionary_file import load_dictionaries, save_dictionaries
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord
 from aggtree.storage.format import DICTIONARIES, MANIFEST
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.index_writer import file_record
-from aggtree.storage.manifest import FileRecord, Manifest, commit_manifest
+from aggtree.storage.manifest import Manifest, commit_manifest
 from aggtree.storage.verify import Damage, verify_index
 from bench import record as bench_record
 from bench import verify as bench_verify

@@ -7,12 +7,13 @@ memory: a crash or a hang ends it without its counts.
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import damage_index
 import numpy as np
-from small_index import make_index, make_sample
+from small_index import add_segment, make_index, make_sample
 
 from aggtree.engine.params import TreeParams
 from aggtree.storage import first_groups
@@ -36,6 +37,8 @@ def damage(index: Path, name: str, seed: int, flips: int, lies: int) -> dict[str
             make_index(index, sample, ids=np.arange(len(sample.codes))[::-1] * 3)
     else:
         make_index(index, sample)
+    if name == "exact":  # grown and shrunk
+        add_segment(index, replace(sample, codes=sample.codes[::-3]), deleted=(0, 77, 1600))
     command = [sys.executable, damage_index.__file__, index, seed, flips, lies]
     result = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -1,0 +1,229 @@
+"""Rows added to an index: encoded with its dictionaries, and put beside it as a segment with its own tree.
+
+The stages are those of a build but for training. The index answers queries meanwhile; with the commit of its
+manifest the new rows are there. Row numbers go on where they ended.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.jobs.job_run import (
+    BuildResult,
+    RunOptions,
+    done_before,
+    open_stages,
+    plan_and_lock,
+    result_of,
+)
+from aggtree.jobs.plan import Plan
+from aggtree.jobs.recipe import Recipe
+from aggtree.jobs.taken_dictionaries import TakenDictionaries
+from aggtree.storage.array_source import ArraySource
+from aggtree.storage.build_report import read_report
+from aggtree.storage.errors import BuildMismatchError, IndexFormatError, SourceError
+from aggtree.storage.index_reader import map_own_ids, open_index
+from aggtree.storage.job_record import JobRecord, start_job
+from aggtree.storage.live_rows import live_bits
+from aggtree.storage.manifest import Manifest, read_manifest
+from aggtree.storage.own_ids import KnownIds, OwnIds
+from aggtree.storage.row_bits import read_bits
+from aggtree.storage.unit_rows import metric_source
+from aggtree.storage.vector_source import VectorSource
+
+if TYPE_CHECKING:
+    from aggtree.storage.id_source import IdSource
+
+SAMPLE_ROWS = 2000
+DRIFTED = 1.5
+"""Times the error of the rows the dictionaries were made for, above which others are needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendResult(BuildResult):
+    """What appending made and took; `rows` are those that were added.
+
+    first_row : row number of the first of them.
+    distortion : mean squared error of a sample of them; None if it was not measured now.
+    before : the same of the rows that the dictionaries were made for; None if it is not known.
+    """
+
+    first_row: int
+    distortion: float | None = None
+    before: float | None = None
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the new rows are so different that other dictionaries would pay."""
+        return bool(self.distortion and self.before and self.distortion > DRIFTED * self.before)
+
+
+def append(
+    index: str | os.PathLike[str],
+    source: Any,
+    *,
+    ids: Any = None,
+    replace: bool = False,
+    repair: bool = False,
+    **options: Any,
+) -> AppendResult:
+    """Add all vectors of `source` to the index in the directory `index`; queries go on meanwhile.
+
+    source, ids : as of `build`; ids are given exactly if the index has own ids.
+    replace : remove what another unfinished command left in the directory, and start over.
+    repair : read every byte of the segment that holds these rows already, and make again what is damaged.
+    memory, workers, scheduler, codes, progress : see RunOptions.
+
+    The same call continues what was interrupted; when the rows are there already it returns at once.
+    """
+    from aggtree.jobs.streams import as_source
+    from aggtree.storage.id_source import open_ids
+
+    run, rest = RunOptions.split(options)
+    if rest:
+        raise TypeError(f"append: unknown options {', '.join(sorted(rest))}")
+    own_ids = None if ids is None else open_ids(ids)
+    path, opened = Path(index).absolute(), as_source(source)
+    return run_append(path, opened, run, ids=own_ids, replace=replace, repair=repair)
+
+
+def growing_recipe(index: Path, manifest: Manifest, rows: int) -> Recipe:
+    """How `rows` rows are made part of an index: as it was made, with its dictionaries."""
+    recipe = Recipe.from_json(manifest.parameters).for_rows(rows, manifest.source_rows)
+    return changed(recipe, taken=TakenDictionaries.of(index, manifest).checksum, continued=False)
+
+
+def run_append(
+    index: Path,
+    source: VectorSource,
+    options: RunOptions,
+    *,
+    ids: "IdSource | None" = None,
+    replace: bool = False,
+    repair: bool = False,
+) -> AppendResult:
+    """Start or continue to append, and run it to its end."""
+    from aggtree.jobs.build_index import reopened
+    from aggtree.jobs.code_place import checked_place, move_codes
+    from aggtree.jobs.own_ids import copy_ids, input_fingerprint
+    from aggtree.jobs.warm_up import compile_source_kernels
+
+    began = time.monotonic()
+    codes = checked_place(options.codes)
+    manifest = read_manifest(index)
+    _check_input(index, manifest, source, ids)
+    compile_source_kernels(source)
+    recipe = growing_recipe(index, manifest, source.rows)
+    source = metric_source(source, recipe.metric)
+    fingerprint = input_fingerprint(source, ids)
+    with plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
+        manifest = read_manifest(index)  # which nobody changes now
+        there = _segment_of(index, manifest, fingerprint, any_will_do=repair)
+        if there is None:
+            rows, place = fingerprint | {"first_row": manifest.all_source_rows}, codes or ""
+            job = start_job(index, recipe.to_json(), rows, replace=replace, codes=place, task="append")
+            job = move_codes(job, codes)
+        else:
+            damaged = reopened(index, there, repair=repair)
+            if damaged is None:
+                return _already_there(index, manifest, there, plan)
+            job = damaged
+        copy_ids(job, ids, plan.allowed, None if ids is None else _known_ids(job, manifest))
+        with open_stages(job, plan, source, options=options, cluster=cluster) as stages:
+            stages.train(TakenDictionaries.of(index, manifest))
+            stages.encode()
+            stages.sort()
+            stages.build()
+            note_training_error(job, manifest)
+            now = stages.commit()
+            added = next(part for part in now.parts if part.build == job.build)
+            errors = {"distortion": added.distortion, "before": now.distortion}
+            result = result_of(stages, added, began)
+            return AppendResult(first_row=added.first_row, **vars(result), **errors)  # type: ignore[arg-type]
+
+
+def _check_input(index: Path, manifest: Manifest, source: VectorSource, ids: "IdSource | None") -> None:
+    """Refuse, before anything is written, what cannot be part of this index."""
+    if source.dimension != manifest.dimension:
+        raise BuildMismatchError(
+            f"{source.spec}: vectors of dimension {source.dimension}, {index} is of {manifest.dimension}"
+        )
+    if manifest.own_ids and ids is None:
+        raise BuildMismatchError(f"{index}: has ids of its own; name those of the new rows by --ids")
+    if ids is not None and not manifest.own_ids:
+        raise BuildMismatchError(f"{index}: its ids are row numbers; leave out --ids")
+
+
+def _segment_of(
+    index: Path, manifest: Manifest, fingerprint: dict[str, Any], *, any_will_do: bool
+) -> Manifest | None:
+    """The segment that was appended last, if it holds these very rows and none of them was deleted since.
+
+    any_will_do : any segment that holds them, deleted or not.
+    """
+    for part in reversed(manifest.segments):
+        same = all(part.source.get(name) == value for name, value in fingerprint.items())
+        if same and (any_will_do or manifest.live is None):
+            return part
+        if same and manifest.live is not None:
+            rows = part.first_row, part.first_row + part.source_rows
+            whole = bool(read_bits(index / manifest.live.file.path, *rows).all())
+            return part if whole else None
+        if not any_will_do:
+            return None
+    return None
+
+
+def _already_there(index: Path, manifest: Manifest, last: Manifest, plan: Plan) -> AppendResult:
+    """The result of a call that had been carried out before."""
+    result = done_before(index, plan, rows=last.rows, left_out=last.source_rows - last.rows)
+    errors = {"distortion": last.distortion, "before": manifest.distortion}
+    return AppendResult(first_row=last.first_row, **vars(result), **errors)  # type: ignore[arg-type]
+
+
+def _known_ids(job: JobRecord, manifest: Manifest) -> KnownIds:
+    """Ids of the rows that are in the index, were not deleted, and are not those that the job makes again."""
+
+    def blocks() -> Iterator[NDArray[np.int64]]:
+        bits = live_bits(job.index, manifest)
+        for part in manifest.parts:
+            if part.build != job.build:
+                own = OwnIds([map_own_ids(job.index, part, [])])
+                yield from own.live_blocks(bits, part.first_row)
+
+    return blocks
+
+
+def note_training_error(job: JobRecord, manifest: Manifest) -> None:
+    """Let the commit remember how well the dictionaries suit the rows they were made for."""
+    from aggtree.jobs.segments import DRIFT
+
+    if manifest.distortion is None and not job.done(DRIFT):
+        job.record_done(DRIFT, 0, {"error": training_error(job.index, manifest)})
+
+
+def training_error(index: Path, manifest: Manifest) -> float | None:
+    """Mean squared error of the rows the dictionaries were trained on, or of rows of the index.
+
+    From the report of the build; without one, from a sample of the vectors, if they are still there.
+    """
+    with suppress(IndexFormatError):
+        report = read_report(index, manifest.build)
+        if report is not None and report.distortions:
+            return report.distortions[-1]
+    try:
+        with open_index(index) as opened:
+            rows, found = opened.searcher.sampled_vectors(SAMPLE_ROWS)
+            vectors = metric_source(ArraySource(opened.raw_vectors.take(rows)), manifest.metric)
+            apart = vectors.read(0, len(rows)).astype(np.float64) - found
+    except SourceError:
+        return None
+    return float(np.einsum("ij,ij->i", apart, apart).mean())

@@ -1,0 +1,183 @@
+"""All segments of an index merged into one tree, without the rows that were deleted.
+
+Codes are copied, not made again: the stages after encoding sort them, merge the sorted runs out of core and
+build the tree from them, with the bytes that a build of all rows with these dictionaries would have. Rows
+keep their numbers; those of deleted rows are in use by none.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aggtree.jobs.append import growing_recipe
+from aggtree.jobs.job_run import (
+    BuildResult,
+    RunOptions,
+    done_before,
+    open_stages,
+    plan_and_lock,
+    result_of,
+)
+from aggtree.jobs.taken_dictionaries import TakenDictionaries
+from aggtree.jobs.tasks import Tick
+from aggtree.storage.atomic import make_directory, replace_file, write_bytes
+from aggtree.storage.code_store import CodeStore
+from aggtree.storage.errors import BuildMismatchError
+from aggtree.storage.file_record import FileRecord
+from aggtree.storage.format import CODES, OWN_IDS
+from aggtree.storage.index_reader import map_own_ids
+from aggtree.storage.job_record import JobRecord, finish_job, start_job, unfinished_jobs
+from aggtree.storage.live_rows import kept_bits
+from aggtree.storage.manifest import Manifest, read_manifest
+from aggtree.storage.own_ids import OwnIds
+from aggtree.storage.row_bits import read_bits
+
+KEPT = "kept"
+
+
+def compact(index: str | os.PathLike[str], *, replace: bool = False, **options: Any) -> BuildResult:
+    """Merge all segments of an index into one, and drop the rows that were deleted; ids stay what they are.
+
+    replace : remove what another unfinished command left in the directory, and start over.
+    memory, workers, scheduler, codes, progress : see RunOptions.
+
+    The same call continues what was interrupted. Queries go on meanwhile, also in processes that have the
+    index open.
+    """
+    run, rest = RunOptions.split(options)
+    if rest:
+        raise TypeError(f"compact: unknown options {', '.join(sorted(rest))}")
+    return run_compact(Path(index).absolute(), run, replace=replace)
+
+
+def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> BuildResult:
+    """Start or continue to compact, and run it to its end."""
+    from aggtree.jobs.code_place import checked_place, move_codes, open_codes
+
+    began = time.monotonic()
+    codes = checked_place(options.codes)
+    manifest = read_manifest(index)
+    recipe = growing_recipe(index, manifest, manifest.all_source_rows)
+    with plan_and_lock(index, recipe, merged_source(manifest), options, None) as (plan, cluster):
+        manifest = read_manifest(index)  # which nobody changes now
+        if not manifest.segments and manifest.live is None:
+            if all(job.build == manifest.build for job in unfinished_jobs(index)):
+                finish_job(index)  # what a process killed after the commit left behind
+            left_out = manifest.source_rows - manifest.rows
+            return done_before(index, plan, rows=manifest.rows, left_out=left_out)
+        if manifest.live_rows == 0:
+            raise BuildMismatchError(
+                f"{index}: every row is deleted, nothing would be left; append some first"
+            )
+        source = merged_source(manifest)
+        job = start_job(index, recipe.to_json(), source, replace=replace, codes=codes or "", task="compact")
+        job = move_codes(job, codes)
+        kept = _write_kept(job, manifest)
+        _join_own_ids(job, manifest)
+        with open_stages(job, plan, None, options=options, cluster=cluster) as stages:
+            stages.train(TakenDictionaries.of(index, manifest))
+            store = open_codes(job, recipe)
+            stages.encode_by(copy_shard, copy_tasks(index, manifest, store, kept), shown="copy")
+            stages.sort(kept)
+            stages.build()
+            return result_of(stages, stages.commit(), began)
+
+
+def merged_source(manifest: Manifest) -> dict[str, Any]:
+    """What the merged build is made from, as its job and its manifest remember it."""
+    rows = manifest.all_source_rows
+    live = manifest.live.file.path if manifest.live else ""
+    record = {
+        "rows": rows,
+        "dimension": manifest.dimension,
+        "dtype": str(manifest.source.get("dtype", "float32")),
+        "segments": [part.build for part in manifest.parts],
+        "live": live,
+    }
+    if len(manifest.all_pieces) == 1:
+        record = manifest.all_pieces[0].source | record
+    return record | ({"ids": rows} if manifest.own_ids else {})
+
+
+def _write_kept(job: JobRecord, manifest: Manifest) -> Path | None:
+    """Write a bit for each row that stays: in a tree, and not deleted. None when all do."""
+    if manifest.live_rows == manifest.all_source_rows:
+        return None
+    path = job.work_directory / KEPT
+    if not path.exists():
+        write_bytes(path, kept_bits(job.index, manifest).tobytes())
+    return path
+
+
+def _join_own_ids(job: JobRecord, manifest: Manifest) -> None:
+    """Write the own ids of all segments into one file, unless it is there."""
+    from aggtree.jobs.own_ids import STAGE
+
+    path = job.build_directory / OWN_IDS
+    if not manifest.own_ids or (job.done(STAGE) and path.exists()):
+        return
+    make_directory(job.build_directory)
+    parts = [map_own_ids(job.index, part, []) for part in manifest.parts]
+    with replace_file(path, 8 * manifest.all_source_rows) as file:
+        for _, block in OwnIds(parts).blocks():
+            file.write(block)
+    record = FileRecord.of(f"{job.build_directory.name}/{OWN_IDS}", file.checksums)
+    job.record_done(STAGE, 0, record.to_json())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyTask:
+    """Rows start..stop, which become shard `number` of the store at `codes`.
+
+    stores : location, first row and rows of each store they come from.
+    kept : file with a bit for each row that stays, None for all; the codes of others become zeros.
+    """
+
+    number: int
+    start: int
+    stop: int
+    codes: str
+    stores: tuple[tuple[str, int, int], ...]
+    kept: Path | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+def copy_tasks(index: Path, manifest: Manifest, store: CodeStore, kept: Path | None) -> list[CopyTask]:
+    """One task for each shard of the merged store."""
+    stores = tuple(
+        (
+            part.codes.location if part.codes else str(index / part.directory / CODES),
+            part.first_row,
+            part.source_rows,
+        )
+        for part in manifest.parts
+    )
+    tasks = []
+    for number in range(store.shards):
+        start, stop = store.shard_range(number)
+        inside = tuple(place for place in stores if place[1] < stop and start < place[1] + place[2])
+        tasks.append(
+            CopyTask(number=number, start=start, stop=stop, codes=store.location, stores=inside, kept=kept)
+        )
+    return tasks
+
+
+def copy_shard(task: CopyTask, tick: Tick) -> dict[str, Any]:
+    """Copy the codes of one shard and write it; returns its record."""
+    store = CodeStore.open(task.codes)
+    codes = np.zeros((task.rows, store.width), np.uint8)
+    for location, first, rows in task.stores:
+        start, stop = max(task.start, first), min(task.stop, first + rows)
+        part = CodeStore.open(location).read(start - first, stop - first)
+        codes[start - task.start : stop - task.start] = part
+        tick(stop - start)
+    if task.kept is not None:
+        codes[~read_bits(task.kept, task.start, task.stop)] = 0
+    return store.write_shard(task.number, codes).to_json() | {"invalid": []}

@@ -1,0 +1,105 @@
+"""Rows taken out of an index: a bit of each, committed with the manifest. The trees stay as they are."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.filter import Filter
+from aggtree.storage.atomic import explained
+from aggtree.storage.errors import SourceError
+from aggtree.storage.filtered_search import make_filter
+from aggtree.storage.index_reader import map_own_ids
+from aggtree.storage.job_record import remove_old_live
+from aggtree.storage.live_rows import live_bits, tree_bits, write_live
+from aggtree.storage.lock import BuildLock
+from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.own_ids import OwnIds
+
+Ids = NDArray[Any] | Sequence[int] | range | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteResult:
+    """What deleting did.
+
+    deleted : rows that were deleted now, missing : rows that were not there any more.
+    rows : what is left.
+    """
+
+    path: Path
+    deleted: int
+    missing: int
+    rows: int
+
+
+def delete(index: str | os.PathLike[str], ids: Ids) -> DeleteResult:
+    """Delete the vectors of these ids from an index: no search finds them from now on.
+
+    ids : a range or an array of ids, a boolean for each row, a .npy file of either, or a text file with an id
+        on each line. Own ids, if the index has them.
+
+    Processes that opened the index before see the vectors until they open it again. `compact` gives the
+    space back.
+    """
+    path = Path(index).absolute()
+    read_manifest(path)  # no lock where there is no index
+    with BuildLock(path):
+        manifest = read_manifest(path)
+        wanted = _rows(path, manifest, ids)
+        bits = live_bits(path, manifest)
+        there = wanted.among(bits)
+        rows = _in_trees(path, manifest, there.allowed)
+        result = DeleteResult(
+            path=path,
+            deleted=len(rows),
+            missing=wanted.count - len(rows),
+            rows=manifest.live_rows - len(rows),
+        )
+        if len(rows):
+            bits &= ~Filter.of_rows(rows, wanted.rows).bits
+            manifest = replace(manifest, live=write_live(path, bits, wanted.rows))
+            commit_manifest(path, manifest)
+        remove_old_live(path, manifest)
+    return result
+
+
+def _rows(index: Path, manifest: Manifest, ids: Ids) -> Filter:
+    """The rows a user names; ValueError for one that the index never had."""
+    if isinstance(ids, (str, os.PathLike)) and not os.fspath(ids).endswith(".npy"):
+        ids = _read_text(Path(ids))
+    own = None
+    if manifest.own_ids:
+        own = OwnIds([map_own_ids(index, part, []) for part in manifest.parts])
+    try:
+        return make_filter(ids, manifest.all_source_rows, own)
+    except ValueError as error:
+        raise ValueError(f"{index}: {str(error).removeprefix('within: ')}") from error
+
+
+def _read_text(path: Path) -> NDArray[np.int64]:
+    """An id on each line."""
+    with explained(path):
+        lines = path.read_text(encoding="ascii", errors="replace").split()
+    try:
+        return np.array([int(line) for line in lines], np.int64)
+    except (ValueError, OverflowError):
+        wrong = next(line for line in lines if not line.lstrip("-").isdecimal() or len(line) > 18)
+        raise SourceError(f"{path}: {wrong[:40]!r} is no id: write one whole number on each line") from None
+
+
+def _in_trees(index: Path, manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of the rows, which ascend, that were not left out when the index was made."""
+    kept = []
+    for part in manifest.parts:
+        low, high = np.searchsorted(rows, (part.first_row, part.first_row + part.source_rows))
+        own = rows[low:high] - part.first_row
+        if len(own) and part.rows < part.source_rows:
+            seen = tree_bits(index, part)
+            own = own[(seen[own // 8] >> (own % 8).astype(np.uint8)) & 1 != 0]
+        kept.append(own + part.first_row)
+    return np.concatenate(kept)
