@@ -11,7 +11,7 @@ import aggtree
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.storage.vecs_files import write_vecs
 from aggtree.storage.verify import verify_index
-from bench import billion, grown_codes, record
+from bench import append, billion, grown_codes, record
 from bench.grown_codes import grown, real_codes, statistics
 
 
@@ -109,6 +109,15 @@ def test_the_papers_search_is_drawn(tmp_path: Path) -> None:
         assert mine[0]["nodes"] < mine[-1]["nodes"]
         assert mine[0]["recall"][2] <= mine[-1]["recall"][2] <= found["exhaustive"]["recall"][-1]
     assert (tmp_path / "results" / "paper_search_tiny.svg").stat().st_size > 1000
+
+
+def test_growing_beside_one_build(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    assert append.main(["--data", str(tmp_path), "--prefix", "tiny", "--parts", "3", "--workers", "0"]) == 0
+    found = last("append")
+    assert found["same_bytes"] and found["difference"] == 0
+    assert (found["grown"]["segments"], found["compacted"]["segments"]) == (3, 1)
+    assert found["deleted"]["rows"] < found["compacted"]["rows"] == 2000
 
 
 def test_generated_rows_beside_faiss_and_growth(tmp_path: Path) -> None:
