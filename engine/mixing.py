@@ -80,8 +80,8 @@ def mixed_round(
 ) -> Narrow:
     """Cool all dictionaries at once on mixtures of `rows` (n, P), which are projected on `space`.
 
-    About JOINT_ROWS_PER_WORD rows for each word are made up, in whole passes. A pull on each word as strong as its rows takes
-    the average over this round and the ones before.
+    About JOINT_ROWS_PER_WORD rows for each word are made up, in whole passes. A pull on each word as strong
+    as its rows takes the average over this round and the ones before.
     """
     flat = space.flatten(narrow)
     equations = NormalEquations.empty(flat.layout, rows.shape[1])

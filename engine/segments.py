@@ -67,7 +67,7 @@ class SegmentedSearcher:
     @property
     def default_params(self) -> SearchParams:
         """The parameters used when a call names no limits: those of one tree of all rows."""
-        return SearchParams(limits=default_limits(self.leaves, self.dictionaries.layout.words[0]))
+        return SearchParams(limits=default_limits(self.dictionaries.layout.words[0]))
 
     def search(
         self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1

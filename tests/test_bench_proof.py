@@ -289,8 +289,6 @@ def test_every_part_of_the_pages_is_made_of_lines(tmp_path: Path) -> None:
     assert "| online DA | 16,573 (0.704) | 10.0000 (0.500) |" in parts["errors-sift"]
     assert "| 1,000,000,000 | 15 min 0 s | 1 GiB | 13.00 |" in parts["billion"]
     names = {path.name for path in output.files}
-    assert len(names) == 11 and all(
-        f"../images/{name}" in "".join(parts.values()) for name in names
-    )
+    assert len(names) == 11 and all(f"../images/{name}" in "".join(parts.values()) for name in names)
     for text in output.files.values():
         ElementTree.fromstring(text)

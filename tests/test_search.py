@@ -237,13 +237,13 @@ def test_tables_equal_their_twin() -> None:
         assert (squares == expected_squares).all()
 
 
-def test_default_limits_grow_with_the_tree() -> None:
-    wide = [default_limits(leaves, 4096)[0] for leaves in (1, 10**5, 10**6, 10**8, 10**9)]
+def test_default_limits_grow_with_the_first_dictionary() -> None:
+    wide = [default_limits(words)[0] for words in (257, 1024, 4096, 16_384, 65_536)]
     assert wide == sorted(wide)
-    assert wide[0] == 24
+    assert (wide[0], wide[-1]) == (25, 64)
     _, _, dictionaries, tree, _ = make((5,) * 3, 100)
     searcher = Searcher(tree, dictionaries)
-    assert searcher.default_params.limits == default_limits(100, 5)
+    assert searcher.default_params.limits == default_limits(5)
     queries = random_queries(3)
     assert np.array_equal(
         searcher.search(queries, 9).ids, searcher.search(queries, 9, searcher.default_params).ids
