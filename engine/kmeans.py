@@ -126,7 +126,7 @@ def shrunk(rows: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.
     """
     labels, _ = NearestWord(words).assign(rows)
     uses = np.bincount(labels, minlength=len(words)).astype(np.float64)
-    spare = max(1, len(rows) - np.count_nonzero(uses))
+    spare = max(1, len(rows) - int(np.count_nonzero(uses)))
     inside = np.zeros(rows.shape[1])
     for first in range(0, len(rows), COVARIANCE_BLOCK):
         here = slice(first, first + COVARIANCE_BLOCK)
