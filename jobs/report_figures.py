@@ -6,6 +6,7 @@ sample of fixed size, spread over the index, so that a billion rows take seconds
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.information import entropy
+from aggtree.engine.segments import SegmentedSearcher
+from aggtree.engine.tree import Tree
 from aggtree.storage.build_report import BuildReport, read_report
 from aggtree.storage.code_store import CodeStore
 from aggtree.storage.errors import AggtreeError, SourceError
-from aggtree.storage.format import CODES
+from aggtree.storage.format import CODES, TreeCounts
 from aggtree.storage.index_reader import Index
 from aggtree.storage.tuning import TunedPoint
 from aggtree.storage.unit_rows import metric_source
@@ -44,6 +47,24 @@ class LevelFigures:
     sampled: int
     children: tuple[int, ...]
     leaf_counts: tuple[int, ...]
+
+    def plus(self, other: "LevelFigures") -> "LevelFigures":
+        """The same level of two trees of one index."""
+        return LevelFigures(
+            level=self.level,
+            nodes=self.nodes + other.nodes,
+            leaves=self.leaves + other.leaves,
+            node_bytes=self.node_bytes + other.node_bytes,
+            leaf_bytes=self.leaf_bytes + other.leaf_bytes,
+            sampled=self.sampled + other.sampled,
+            children=_added(self.children, other.children),
+            leaf_counts=_added(self.leaf_counts, other.leaf_counts),
+        )
+
+
+def _added(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Histograms over the same bins, of which one may have fewer."""
+    return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +112,7 @@ def collect(index: Index, seed: int = 0) -> IndexFigures:
     missing: dict[str, str] = {}
     build = index.manifest.build
     return IndexFigures(
-        levels=_told(missing, "tree", lambda: tuple(level_figures(index, seed))) or (),
+        levels=_told(missing, "tree", lambda: level_figures(index, seed)) or (),
         codes=_told(missing, "codes", lambda: code_figures(index, seed, missing)),
         report=_told(missing, "report", lambda: read_report(index.path, build)),
         tuned=_told(missing, "tuning", lambda: index.tuning.points) or {},
@@ -108,12 +129,23 @@ def _told(missing: dict[str, str], name: str, read: Callable[[], T]) -> T | None
         return None
 
 
-def level_figures(index: Index, seed: int) -> Iterator[LevelFigures]:
-    """Each level below the root that has nodes, with the fan-out of some of them."""
-    counts, tree = index.manifest.counts, index.tree
+def level_figures(index: Index, seed: int) -> tuple[LevelFigures, ...]:
+    """Each level below the root that has nodes; of an index that has grown, of all its trees."""
+    searcher = index.searcher
+    trees = searcher.trees if isinstance(searcher, SegmentedSearcher) else (searcher.tree,)
+    levels: dict[int, LevelFigures] = {}
+    for part, tree in zip(index.manifest.parts, trees, strict=True):
+        for found in _tree_levels(part.counts, tree, seed):
+            known = levels.get(found.level)
+            levels[found.level] = found if known is None else known.plus(found)
+    return tuple(levels[level] for level in sorted(levels))
+
+
+def _tree_levels(counts: TreeCounts, tree: Tree, seed: int) -> Iterator[LevelFigures]:
+    """The levels of one tree, with the fan-out of some of their nodes."""
     offset = np.dtype(counts.offset_dtype).itemsize
     node_bytes = tree.labels.itemsize + tree.norms.itemsize + 2 * offset
-    for level in range(1, index.layout.levels + 1):
+    for level in range(1, counts.layout.levels + 1):
         nodes, leaves = counts.level_nodes[level], counts.level_leaves[level]
         if nodes == 0:
             return

@@ -34,7 +34,7 @@ def make_page(index: Index, figures: IndexFigures) -> str:
         parameter_section(index),
         size_section(index, figures.levels),
         tree_section(figures),
-        code_section(figures),
+        code_section(index, figures),
         build_section(figures),
         tuning_section(figures),
     ]
@@ -48,8 +48,8 @@ def make_page(index: Index, figures: IndexFigures) -> str:
 def _cards(index: Index, figures: IndexFigures) -> list[tuple[str, str]]:
     parts = index.bytes_by_part()
     needed = sum(size for part, size in parts.items() if part != CODES)
-    leaves = index.manifest.level_leaves
-    depth = sum(level * count for level, count in enumerate(leaves)) / max(1, sum(leaves))
+    leaves = sum(level.leaves for level in figures.levels)
+    depth = sum(level.level * level.leaves for level in figures.levels) / max(1, leaves)
     cards = [
         ("vectors", f"{index.rows:,}"),
         ("dimension", f"{index.dimension:,}"),
@@ -179,7 +179,7 @@ def _bin_name(number: int) -> str:
     return f"{low}+" if low < 1024 else f"{low // 1024}k+"
 
 
-def code_section(figures: IndexFigures) -> Section:
+def code_section(index: Index, figures: IndexFigures) -> Section:
     codes = figures.codes
     if codes is None:
         reason = figures.missing.get("codes", "not at hand")
@@ -187,7 +187,8 @@ def code_section(figures: IndexFigures) -> Section:
     shown = [_usage_figure(codes), _mutual_figure(codes)]
     if codes.errors:
         shown.append(_error_figure(codes))
-    note = f"From {codes.rows:,} codes spread over the index."
+    place = "the first build" if index.manifest.segments else "the index"
+    note = f"From {codes.rows:,} codes spread over {place}."
     if not codes.errors:
         note += f" The vectors are not at hand, so errors are not shown: {figures.missing.get('vectors', '')}"
     return Section(title="Codes", note=note, figures=shown)

@@ -133,6 +133,19 @@ def test_a_sample_of_a_large_index(index: Path, monkeypatch: pytest.MonkeyPatch)
     assert any(level.sampled == 16 < level.nodes for level in few.levels)
 
 
+def test_an_index_that_has_grown(index: Path, figures: IndexFigures, tmp_path: Path) -> None:
+    shutil.copytree(index, tmp_path / "i")
+    more = vectors(300, seed=5)
+    aggtree.append(tmp_path / "i", more, workers=0)
+    with open_index(tmp_path / "i") as opened:
+        grown = collect(opened)
+    for before, after in zip(figures.levels, grown.levels, strict=False):
+        assert before.nodes < after.nodes and before.leaf_bytes <= after.leaf_bytes
+        assert sum(after.children) == after.nodes == after.sampled
+    leaves = sum(level.leaves for level in grown.levels)
+    assert leaves == sum(level.leaves for level in figures.levels) + len(more)
+
+
 def test_the_page_stands_alone(page: Path, source: Path) -> None:
     text = page.read_text()
     for section in SECTIONS:
