@@ -7,6 +7,7 @@ work, whatever the speed of the machine. STAGE `-` lets it come to its end.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -30,5 +31,7 @@ def stop_at(wanted: str, number: int) -> None:
 
 if __name__ == "__main__":
     plan.CLUSTER_ROWS = 1
+    # A shell's background jobs ignore the interrupt, and would hand that down to here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stop_at(sys.argv[1], int(sys.argv[2]))
     main(sys.argv[3:])

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,8 +205,8 @@ def test_input_that_changes_while_it_is_read(
     file = file_of(kind, source)
     plain = Stages.train
 
-    def change(stages: Stages) -> None:
-        plain(stages)
+    def change(stages: Stages, *taken: Any) -> None:
+        plain(stages, *taken)
         middle = file.stat().st_size // 2
         if how == "shorter":
             os.truncate(file, middle)
