@@ -11,8 +11,7 @@ of the serialized index, for aggtree of what a query process maps.
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from aggtree.storage.vector_source import read_ground_truth
 from bench import record
 from bench.data_sets import read_vectors, vector_file
 from bench.graphs import graph_peers
+from bench.search import Search, measure, recall
 
 K = 100
 TURNS = 5
@@ -32,8 +32,6 @@ SINGLE = 400
 FAISS_INDEXES = ("IVF2048,PQ8", "OPQ16_64,IVF2048,PQ16x4fsr")
 PROBES = (4, 8, 16, 32, 64, 128)
 FIRST_LIMITS = (4, 8, 16, 32, 64, 128)
-
-Search = Callable[[np.ndarray], np.ndarray]
 
 
 def built_index(options: argparse.Namespace, folder: Path) -> tuple[aggtree.Index, dict[str, Any]]:
@@ -94,33 +92,19 @@ def peers(
         yield from graph_peers(base, K, len(os.sched_getaffinity(0)))
 
 
-def measure(
+def measured(
     searches: dict[tuple[str, int], Search], queries: np.ndarray, truth: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Recall, and milliseconds per query: the least of several turns for a batch, the median one by one."""
+    """Recall and milliseconds per query of each system at each effort."""
     ids = {key: search(queries) for key, search in searches.items()}
-    batch: dict[tuple[str, int], list[float]] = {key: [] for key in searches}
-    single: dict[tuple[str, int], list[float]] = {key: [] for key in searches}
-    for _ in range(TURNS):
-        for key, search in searches.items():
-            start = time.perf_counter()
-            search(queries)
-            batch[key].append((time.perf_counter() - start) / len(queries))
-    for number in range(SINGLE):
-        query = queries[number % len(queries)][None]
-        for key, search in searches.items():
-            start = time.perf_counter()
-            search(query)
-            single[key].append(time.perf_counter() - start)
+    times = measure(searches, queries, turns=TURNS, single=SINGLE)
     return [
         {
             "system": name,
             "effort": effort,
-            "recall": [
-                float((ids[name, effort][:, :r] == truth[:, :1]).any(axis=1).mean()) for r in (1, 10, K)
-            ],
-            "batch_ms": 1e3 * min(batch[name, effort]),
-            "single_ms": 1e3 * float(np.median(single[name, effort])),
+            "recall": [recall(ids[name, effort], truth, depth) for depth in (1, 10, K)],
+            "batch_ms": times[name, effort]["batch_ms"],
+            "single_ms": times[name, effort]["single_p50_ms"],
         }
         for name, effort in searches
     ]
@@ -153,7 +137,7 @@ def main(arguments: list[str]) -> int:
             searches = {
                 (name, effort): search for name, group in systems.items() for effort, search in group.items()
             }
-            points = measure(searches, queries, truth)
+            points = measured(searches, queries, truth)
     record.write(
         "recall_time",
         {"prefix": options.prefix, "rows": len(base), "queries": len(queries), "memory": options.memory},

@@ -9,7 +9,6 @@ timed in turns, so that noise hits all alike, and the fastest of each system cou
 
 import argparse
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,13 @@ import aggtree
 from aggtree.storage.vector_source import read_ground_truth
 from bench import record
 from bench.data_sets import read_vectors
+from bench.search import Search, measure, recall
 
 K = 10
 CANDIDATES = (30, 50, 100, 200)
 EFFORTS = (*range(8, 34, 2), 36, 40, 48, 56, 64, 80, 96, 128)
-TURNS = 7
-SINGLE = 500
 FAISS_INDEX = "IVF2048,PQ8,RFlat"
 
-Search = Callable[[np.ndarray], np.ndarray]
 Maker = Callable[[int, int], Search]
 
 
@@ -64,40 +61,15 @@ def faiss_maker(learn: np.ndarray, base: np.ndarray) -> Maker:
     return make
 
 
-def recall(ids: np.ndarray, truth: np.ndarray) -> float:
-    return float((ids[:, 0] == truth[:, 0]).mean())
-
-
 def reaching(make: Maker, queries: np.ndarray, truth: np.ndarray, target: float) -> dict[int, int]:
     """For each number of candidates the least effort that reaches the target, where one does."""
     found = {}
     for candidates in CANDIDATES:
         for effort in EFFORTS:
-            if recall(make(effort, candidates)(queries), truth) >= target:
+            if recall(make(effort, candidates)(queries), truth, 1) >= target:
                 found[candidates] = effort
                 break
     return found
-
-
-def measure(searches: dict[Any, Search], queries: np.ndarray) -> dict[Any, dict[str, float]]:
-    """Milliseconds per query: the least of several turns for a batch, the median one by one."""
-    batch: dict[Any, list[float]] = {key: [] for key in searches}
-    single: dict[Any, list[float]] = {key: [] for key in searches}
-    for _ in range(TURNS):
-        for key, search in searches.items():
-            start = time.perf_counter()
-            search(queries)
-            batch[key].append((time.perf_counter() - start) / len(queries))
-    for number in range(SINGLE):
-        query = queries[number % len(queries)][None]
-        for key, search in searches.items():
-            start = time.perf_counter()
-            search(query)
-            single[key].append(time.perf_counter() - start)
-    return {
-        key: {"batch_ms": 1e3 * min(batch[key]), "single_ms": 1e3 * float(np.median(single[key]))}
-        for key in searches
-    }
 
 
 def summary(points: list[dict[str, Any]]) -> dict[str, Any]:
@@ -161,10 +133,11 @@ def main(arguments: list[str]) -> int:
                 if system == "aggtree":
                     efforts["candidates alone", candidates] = effort
                     searches["candidates alone", candidates] = plain(effort, candidates)
-            recalls = {key: recall(search(queries), truth) for key, search in searches.items()}
+            recalls = {key: recall(search(queries), truth, 1) for key, search in searches.items()}
             times = measure(searches, queries)
     points = [
-        {"system": key[0], "candidates": key[1], "effort": efforts[key], "recall": recalls[key], **times[key]}
+        {"system": key[0], "candidates": key[1], "effort": efforts[key], "recall": recalls[key]}
+        | {"batch_ms": times[key]["batch_ms"], "single_ms": times[key]["single_p50_ms"]}
         for key in searches
     ]
     record.write(

@@ -9,9 +9,9 @@ least effort that reaches the target R@100, then all are timed in turns, so that
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
@@ -33,6 +33,7 @@ FAISS_INDEXES = ("IVF2048,PQ8", "OPQ16_64,IVF2048,PQ16x4fsr")
 PROBES = (*range(8, 34, 2), 36, 40, 48, 56, 64, 96, 128)
 
 Search = Callable[[np.ndarray], np.ndarray]
+Key = TypeVar("Key", bound=Hashable)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -128,28 +129,30 @@ def tree_search(options: argparse.Namespace) -> tuple[Searcher, Callable[[int], 
     return searcher, make
 
 
-def measure(searches: dict[str, Search], queries: np.ndarray) -> dict[str, dict[str, float]]:
+def measure(
+    searches: Mapping[Key, Search], queries: np.ndarray, *, turns: int = TURNS, single: int = SINGLE
+) -> dict[Key, dict[str, float]]:
     """Milliseconds per query: the least of several turns for a batch, the median one by one."""
-    batch: dict[str, list[float]] = {name: [] for name in searches}
-    single: dict[str, list[float]] = {name: [] for name in searches}
-    for _ in range(TURNS):
-        for name, search in searches.items():
+    batches: dict[Key, list[float]] = {key: [] for key in searches}
+    singles: dict[Key, list[float]] = {key: [] for key in searches}
+    for _ in range(turns):
+        for key, search in searches.items():
             start = time.perf_counter()
             search(queries)
-            batch[name].append((time.perf_counter() - start) / len(queries))
-    for i in range(SINGLE):
-        for name, search in searches.items():
-            query = queries[i % len(queries)][None]
+            batches[key].append((time.perf_counter() - start) / len(queries))
+    for number in range(single):
+        query = queries[number % len(queries)][None]
+        for key, search in searches.items():
             start = time.perf_counter()
             search(query)
-            single[name].append(time.perf_counter() - start)
+            singles[key].append(time.perf_counter() - start)
     return {
-        name: {
-            "batch_ms": 1e3 * min(batch[name]),
-            "single_p50_ms": 1e3 * float(np.median(single[name])),
-            "single_p20_ms": 1e3 * float(np.quantile(single[name], 0.2)),
+        key: {
+            "batch_ms": 1e3 * min(batches[key]),
+            "single_p50_ms": 1e3 * float(np.median(singles[key])),
+            "single_p20_ms": 1e3 * float(np.quantile(singles[key], 0.2)),
         }
-        for name in searches
+        for key in searches
     }
 
 

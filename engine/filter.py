@@ -1,16 +1,23 @@
 """A set of rows that answers must come from, and how far a search must look for them."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.filter_kernels import RowBits
 from aggtree.engine.params import SearchParams
 
 WIDENING = 0.25
+LOOK_FURTHER = 4
+"""How much wider the limits are for queries that found too little."""
+
+Search = Callable[[NDArray[Any], SearchParams], tuple[Any, Any]]
+"""Answer and counts of some queries with some limits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +71,11 @@ class Filter:
         return used[byte] * 8 + bit
 
 
-def row_bits(bits: NDArray[np.uint8], first: int = 0) -> RowBits:
-    """Bits of rows, the first of a tree being row `first` of all; of one type, whoever made them."""
+def row_bits(bits: NDArray[np.uint8]) -> RowBits:
+    """Bits of rows, the first being row 0; of one type, whoever made them."""
     view = np.asarray(bits).view()
     view.flags.writeable = False
-    return RowBits(view, np.uint64(first))
+    return RowBits(view, np.uint64(0))
 
 
 def widening(share: float) -> float:
@@ -83,3 +90,29 @@ def widening(share: float) -> float:
 def widened(params: SearchParams, factor: float) -> SearchParams:
     """The parameters with all limits times a factor; no limit stays none."""
     return SearchParams(limits=tuple(math.ceil(limit * factor) for limit in params.limits))
+
+
+def look_further(
+    search: Search,
+    queries: ArrayLike,
+    found: tuple[Any, Any],
+    params: SearchParams,
+    enough: int,
+    largest: int,
+) -> None:
+    """Search again, further each time, for queries that found fewer than `enough`; changes `found` in place.
+
+    found : answer and counts of all queries with `params`. largest : nodes of the largest level; limits that
+    reach it leave nothing to look at.
+    """
+    (ids, distances), counts = found
+    block = np.asarray(queries)
+    block = block[None, :] if block.ndim == 1 else block
+    short = np.flatnonzero(ids[:, enough - 1] < 0)
+    while len(short) and any(0 < limit < largest for limit in params.limits):
+        params = widened(params, LOOK_FURTHER)
+        again, more = search(block[short], params)
+        ids[short], distances[short] = again
+        counts.nodes[short] += more.nodes
+        counts.leaves[short] += more.leaves
+        short = short[again.ids[:, enough - 1] < 0]

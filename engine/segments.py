@@ -7,13 +7,14 @@ the kernel, at the price of a look at one bit for each leaf that is near enough 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.filter import row_bits
+from aggtree.engine.filter import look_further, row_bits
 from aggtree.engine.filter_kernels import RowBits
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search import Answer, SearchCounts, Searcher, default_limits
@@ -85,14 +86,36 @@ class SegmentedSearcher:
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored.
 
-        within : which rows may be answers; without it, all that are there.
+        within : which rows may be answers; without it, all that are there. Queries near deleted rows, which
+            find fewer than k, look further.
         """
         chosen = params if params is not None and params.limits else self.default_params
+        if within is not None or self._live is None:
+            return self._search(queries, k, chosen, threads, within)
+        live = self._live
+        found = self._search(queries, k, chosen, threads, live)
+        if (found[0].ids[:, -1] < 0).any() and self._live_rows:
+
+            def again(block: NDArray[Any], wider: SearchParams) -> tuple[Answer, SearchCounts]:
+                return self._search(block, k, wider, threads, live)
+
+            enough = min(k, self._live_rows)
+            look_further(again, queries, found, chosen, enough, int(self.level_nodes.max()))
+        return found
+
+    @cached_property
+    def _live_rows(self) -> int:
+        """Rows whose bit says that they were not deleted."""
+        return 0 if self._live is None else int(np.bitwise_count(self._live.bits).sum(dtype=np.int64))
+
+    def _search(
+        self, queries: ArrayLike, k: int, params: SearchParams, threads: int, within: RowBits | None
+    ) -> tuple[Answer, SearchCounts]:
+        """The nearest allowed rows that the trees find with these limits."""
         ids, distances, nodes, leaves = [], [], [], []
         for segment in self.segments:
-            bits = self._live if within is None else within
-            bits = None if bits is None else _shifted(bits, segment.first_row)
-            found, counts = segment.searcher.search_with_counts(queries, k, chosen, threads, bits)
+            bits = None if within is None else _shifted(within, segment.first_row)
+            found, counts = segment.searcher.search_with_counts(queries, k, params, threads, bits)
             ids.append(_in_index(found.ids, segment.first_row))
             distances.append(found.distances)
             nodes.append(counts.nodes)

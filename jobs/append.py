@@ -26,13 +26,14 @@ from aggtree.jobs.job_run import (
 )
 from aggtree.jobs.plan import Plan
 from aggtree.jobs.recipe import Recipe
+from aggtree.jobs.repair import check_presence
 from aggtree.jobs.taken_dictionaries import TakenDictionaries
 from aggtree.storage.array_source import ArraySource
 from aggtree.storage.build_report import read_report
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError, SourceError
 from aggtree.storage.index_reader import map_own_ids, open_index
 from aggtree.storage.job_record import JobRecord, start_job
-from aggtree.storage.live_rows import live_bits
+from aggtree.storage.live_rows import kept_bits
 from aggtree.storage.manifest import Manifest, read_manifest
 from aggtree.storage.own_ids import KnownIds, OwnIds
 from aggtree.storage.row_bits import read_bits
@@ -126,8 +127,13 @@ def run_append(
     fingerprint = input_fingerprint(source, ids)
     with plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
         manifest = read_manifest(index)  # which nobody changes now
+        _check_input(index, manifest, source, ids)
+        check_unchanged(index, manifest, recipe, source.rows)
         there = _segment_of(index, manifest, fingerprint, any_will_do=repair)
+        if there is None and repair:
+            raise BuildMismatchError(f"{index}: holds no segment of these rows; nothing to repair")
         if there is None:
+            check_presence(index, manifest)
             rows, place = fingerprint | {"first_row": manifest.all_source_rows}, codes or ""
             job = start_job(index, recipe.to_json(), rows, replace=replace, codes=place, task="append")
             job = move_codes(job, codes)
@@ -136,7 +142,8 @@ def run_append(
             if damaged is None:
                 return _already_there(index, manifest, there, plan)
             job = damaged
-        copy_ids(job, ids, plan.allowed, None if ids is None else _known_ids(job, manifest))
+        known = None if ids is None or there is not None else _known_ids(job, manifest)
+        copy_ids(job, ids, plan.allowed, known)
         with open_stages(job, plan, source, options=options, cluster=cluster) as stages:
             stages.train(TakenDictionaries.of(index, manifest))
             stages.encode()
@@ -160,6 +167,12 @@ def _check_input(index: Path, manifest: Manifest, source: VectorSource, ids: "Id
         raise BuildMismatchError(f"{index}: has ids of its own; name those of the new rows by --ids")
     if ids is not None and not manifest.own_ids:
         raise BuildMismatchError(f"{index}: its ids are row numbers; leave out --ids")
+
+
+def check_unchanged(index: Path, manifest: Manifest, recipe: Recipe, rows: int) -> None:
+    """Refuse a plan that was made for another state of the index."""
+    if growing_recipe(index, manifest, rows) != recipe:
+        raise BuildMismatchError(f"{index}: was changed by another command meanwhile; run this one again")
 
 
 def _segment_of(
@@ -190,14 +203,13 @@ def _already_there(index: Path, manifest: Manifest, last: Manifest, plan: Plan) 
 
 
 def _known_ids(job: JobRecord, manifest: Manifest) -> KnownIds:
-    """Ids of the rows that are in the index, were not deleted, and are not those that the job makes again."""
+    """Ids of the rows that are in the index and were not deleted."""
+    bits = kept_bits(job.index, manifest)
 
     def blocks() -> Iterator[NDArray[np.int64]]:
-        bits = live_bits(job.index, manifest)
         for part in manifest.parts:
-            if part.build != job.build:
-                own = OwnIds([map_own_ids(job.index, part, [])])
-                yield from own.live_blocks(bits, part.first_row)
+            own = OwnIds([map_own_ids(job.index, part, [])])
+            yield from own.live_blocks(bits, part.first_row)
 
     return blocks
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aggtree.jobs.append import growing_recipe
+from aggtree.jobs.append import check_unchanged, growing_recipe
 from aggtree.jobs.job_run import (
     BuildResult,
     RunOptions,
@@ -22,11 +22,13 @@ from aggtree.jobs.job_run import (
     plan_and_lock,
     result_of,
 )
+from aggtree.jobs.repair import check_presence
 from aggtree.jobs.taken_dictionaries import TakenDictionaries
 from aggtree.jobs.tasks import Tick
 from aggtree.storage.atomic import make_directory, replace_file, write_bytes
+from aggtree.storage.checksums import block_checksums
 from aggtree.storage.code_store import CodeStore
-from aggtree.storage.errors import BuildMismatchError
+from aggtree.storage.errors import BuildMismatchError, IndexFormatError
 from aggtree.storage.file_record import FileRecord
 from aggtree.storage.format import CODES, OWN_IDS
 from aggtree.storage.index_reader import map_own_ids
@@ -64,6 +66,8 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
     recipe = growing_recipe(index, manifest, manifest.all_source_rows)
     with plan_and_lock(index, recipe, merged_source(manifest), options, None) as (plan, cluster):
         manifest = read_manifest(index)  # which nobody changes now
+        check_unchanged(index, manifest, recipe, manifest.all_source_rows)
+        check_presence(index, manifest)
         if not manifest.segments and manifest.live is None:
             if all(job.build == manifest.build for job in unfinished_jobs(index)):
                 finish_job(index)  # what a process killed after the commit left behind
@@ -122,6 +126,10 @@ def _join_own_ids(job: JobRecord, manifest: Manifest) -> None:
         return
     make_directory(job.build_directory)
     parts = [map_own_ids(job.index, part, []) for part in manifest.parts]
+    for part, ids in zip(manifest.parts, parts, strict=True):
+        if block_checksums(ids) != part.file(OWN_IDS).blocks:
+            damaged = job.index / part.file(OWN_IDS).path
+            raise IndexFormatError(f"{damaged}: damaged; copy it again before compacting")
     with replace_file(path, 8 * manifest.all_source_rows) as file:
         for _, block in OwnIds(parts).blocks():
             file.write(block)

@@ -85,11 +85,14 @@ def _read_text(path: Path) -> NDArray[np.int64]:
     """An id on each line."""
     with explained(path):
         lines = path.read_text(encoding="ascii", errors="replace").split()
-    try:
-        return np.array([int(line) for line in lines], np.int64)
-    except (ValueError, OverflowError):
-        wrong = next(line for line in lines if not line.lstrip("-").isdecimal() or len(line) > 18)
-        raise SourceError(f"{path}: {wrong[:40]!r} is no id: write one whole number on each line") from None
+    ids = np.empty(len(lines), np.int64)
+    for place, line in enumerate(lines):
+        try:
+            ids[place] = int(line)
+        except (ValueError, OverflowError):
+            message = f"{path}: {line[:40]!r} is no id: write one whole number on each line"
+            raise SourceError(message) from None
+    return ids
 
 
 def _in_trees(index: Path, manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:

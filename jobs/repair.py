@@ -53,6 +53,7 @@ def damages_of(index: Path, part: Manifest) -> list[Damage]:
 
 def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRecord:
     """The job of a committed build with its undamaged parts as done; the caller holds the lock."""
+    _refuse_compacted(index, manifest, damages)
     codes = manifest.codes.location if manifest.codes else ""
     job = start_job(index, manifest.parameters, manifest.source, codes=codes)
     damaged = {damage.file for damage in damages}
@@ -69,6 +70,20 @@ def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRec
         for shard in _whole_shards(index, manifest, damaged):
             job.record_done("encode", shard.shard, shard.to_json() | {"invalid": []})
     return job
+
+
+def _refuse_compacted(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> None:
+    """IndexFormatError for what only the segments could tell that a compacted index was made from.
+
+    Its codes were copied from them, and which rows it left out is in no source.
+    """
+    tree = f"{manifest.directory}/{TREE}/"
+    beyond = [damage for damage in damages if not damage.file.startswith(tree)]
+    if "segments" in manifest.source and (beyond or manifest.rows != manifest.source_rows):
+        damage = (beyond or damages)[0]
+        raise IndexFormatError(
+            f"{index}: {damage}; the segments it was compacted from are gone: copy it again, or build anew"
+        )
 
 
 def _whole_shards(index: Path, manifest: Manifest, damaged: set[str]) -> Iterator[ShardRecord]:

@@ -276,7 +276,7 @@ class Stages:
         manifest = placed(self.job, made)
         commit_manifest(self.job.index, manifest)
         self._end("stitch")
-        if self.job.task == "build":
+        if self.job.task == "build" and manifest.build == self.job.build:
             write_report(self.job)
         finish_job(self.job.index)
         return manifest

@@ -10,6 +10,7 @@ from aggtree.jobs.recipe import Choices, Recipe, choose_recipe
 from aggtree.storage.atomic import write_bytes
 from aggtree.storage.checksums import BlockChecksums, to_hex
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import check_files
 from aggtree.storage.format import DICTIONARIES
 from aggtree.storage.manifest import Manifest, read_manifest
 from aggtree.storage.vector_source import VectorSource
@@ -29,6 +30,7 @@ class TakenDictionaries:
     def of(cls, index: Path, manifest: Manifest) -> "TakenDictionaries":
         """The dictionaries of a committed index."""
         record = manifest.file(DICTIONARIES)
+        check_files(index, [record])
         return cls(path=index / record.path, checksum=_name(record.blocks))
 
     def copy_to(self, path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.exact_kernels import FlatVectors
-from aggtree.engine.filter import Filter, widened, widening
+from aggtree.engine.filter import Filter, look_further, widened, widening
 from aggtree.engine.params import Metric, SearchParams
 from aggtree.engine.rerank import Reranker, as_answer
 from aggtree.engine.search import Answer, SearchCounts, check_queries
@@ -30,8 +30,6 @@ SCAN_ROWS = 2500
 """Allowed rows that are compared one by one, at a share of 1; measured, with the limits of `widened`."""
 EVIDENCE = 4
 """Allowed rows that must be in reach for each one wanted: fewer say that the allowed rows are elsewhere."""
-LOOK_FURTHER = 4
-"""How much wider the limits are for queries that found too little."""
 
 
 def make_filter(within: Within, rows: int, own_ids: OwnIds | None) -> Filter:
@@ -132,16 +130,11 @@ class FilteredSearch:
         chosen = params if params is not None and params.limits else searcher.default_params
         chosen = widened(chosen, widening(within.share))
         bits = within.row_bits
-        (ids, distances), counts = searcher.search_with_counts(queries, enough, chosen, threads, bits)
-        block = np.asarray(queries)
-        block = block[None, :] if block.ndim == 1 else block
-        largest = int(searcher.level_nodes.max())
-        short = np.flatnonzero(ids[:, -1] < 0)
-        while len(short) and any(0 < limit < largest for limit in chosen.limits):
-            chosen = widened(chosen, LOOK_FURTHER)
-            again, more = searcher.search_with_counts(block[short], enough, chosen, threads, bits)
-            ids[short], distances[short] = again
-            counts.nodes[short] += more.nodes
-            counts.leaves[short] += more.leaves
-            short = short[again.ids[:, -1] < 0]
+        found = searcher.search_with_counts(queries, enough, chosen, threads, bits)
+
+        def again(block: NDArray[Any], wider: SearchParams) -> tuple[Answer, SearchCounts]:
+            return searcher.search_with_counts(block, enough, wider, threads, bits)
+
+        look_further(again, queries, found, chosen, enough, int(searcher.level_nodes.max()))
+        (ids, distances), counts = found
         return Answer(ids[:, :wanted].copy(), distances[:, :wanted].copy()), counts

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.storage.atomic import replace_file
-from aggtree.storage.checksums import crc32c
-from aggtree.storage.file_record import FileRecord, LiveRows
+from aggtree.storage.atomic import explained, replace_file
+from aggtree.storage.checksums import block_checksums, crc32c
+from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord, LiveRows, check_files
 from aggtree.storage.format import LIVE_PREFIX
 from aggtree.storage.index_reader import OpenSegment
 from aggtree.storage.manifest import Manifest
@@ -21,8 +22,19 @@ from aggtree.storage.row_bits import clear_missing, deleted_rows, extended, seen
 def live_bits(index: Path, manifest: Manifest) -> NDArray[np.uint8]:
     """The bits of all rows, in memory and writable; all of them set when no row was deleted."""
     if manifest.live is not None:
-        return np.fromfile(index / manifest.live.file.path, np.uint8)
+        return _whole_file(index, manifest.live.file)
     return extended(np.empty(0, np.uint8), 0, manifest.all_source_rows)
+
+
+def _whole_file(index: Path, record: FileRecord) -> NDArray[np.uint8]:
+    """The bytes of a file; IndexFormatError when they are not what was written."""
+    path = index / record.path
+    check_files(index, [record])
+    with explained(path):
+        content = np.fromfile(path, np.uint8)
+    if block_checksums(content) != record.blocks:
+        raise IndexFormatError(f"{path}: damaged, which rows were deleted is lost; copy the file again")
+    return content
 
 
 def tree_bits(index: Path, part: Manifest) -> NDArray[np.uint8]:

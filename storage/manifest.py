@@ -303,6 +303,9 @@ def _check(manifest: Manifest) -> None:
         raise ValueError("a build that is there twice")
     if len({part.file(DICTIONARIES).blocks for part in parts}) > 1:
         raise ValueError("segments of different dictionaries")
+    shared = {(part.own_ids, part.dimension, part.words, part.norm_bytes, part.metric) for part in parts}
+    if len(shared) > 1:
+        raise ValueError("segments of different kinds")
     for before, after in pairwise(parts):
         if after.first_row != before.first_row + before.source_rows:
             raise ValueError(f"a segment from row {after.first_row} on behind row {before.first_row}")

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.check_kernels import mark_ids
 from aggtree.storage.atomic import explained
+from aggtree.storage.errors import IndexFormatError
 
 
 def extended(bits: NDArray[np.uint8], rows: int, more: int) -> NDArray[np.uint8]:
@@ -56,5 +57,9 @@ def clear_missing(bits: NDArray[np.uint8], ids: NDArray[np.unsignedinteger], fir
 def seen_bits(ids: NDArray[np.unsignedinteger], rows: int) -> NDArray[np.uint8]:
     """A bit for each of `rows` rows that is among the ids of a tree."""
     seen = np.zeros(-(-rows // 8), np.uint8)
-    mark_ids(ids, rows, seen)
+    place = mark_ids(ids, rows, seen)
+    if place >= 0:
+        raise IndexFormatError(
+            f"id {ids[place]} of leaf {place} is there twice or too large: run `aggtree verify`"
+        )
     return seen

@@ -21,7 +21,9 @@ import aggtree
 from aggtree.engine.segment_kernels import merge_answers
 from aggtree.jobs import append as append_job
 from aggtree.jobs import segments
+from aggtree.jobs.build_index import continue_build
 from aggtree.jobs.command_line import cli
+from aggtree.jobs.job_run import RunOptions
 from aggtree.storage import filtered_search, job_record
 from aggtree.storage.errors import AggtreeError, BuildLockedError, BuildMismatchError, SourceError
 from aggtree.storage.lock import BuildLock
@@ -193,6 +195,48 @@ def test_deleted_rows_are_never_found_and_cost_no_answers(
         assert not np.isin(index.range_search(queries, 150.0, EVERYTHING).ids, gone).any()
         assert (index.search(queries, 10).ids >= 0).all()
     assert verify_index(grown) == []
+
+
+def test_queries_among_deleted_rows_look_further(grown: Path) -> None:
+    base = vectors()
+    apart = ((base.astype(np.int64) - base[100]) ** 2).sum(axis=1)
+    near = np.sort(np.argsort(apart, kind="stable")[:400])
+    aggtree.delete(grown, near)
+    narrow = aggtree.SearchParams(limits=(1, 1))
+    with aggtree.open(grown) as index:
+        found, counts = index.search_with_counts(base[100], 10, narrow)
+        assert (found.ids >= 0).all() and not np.isin(found.ids, near).any()
+        assert (np.diff(found.distances) >= 0).all() and counts.leaves[0] > 0
+        few = index.search(base[100], ROWS, narrow)
+    assert (few.ids >= 0).sum() == ROWS - 400
+
+
+def test_damage_is_not_carried_on(place: Path, grown: Path, tmp_path: Path) -> None:
+    aggtree.delete(grown, [3, 4, 5])
+    shutil.copytree(grown, tmp_path / "compacted")
+    aggtree.compact(tmp_path / "compacted", workers=0)
+    (live,) = grown.glob("live-*")
+    content = bytearray(live.read_bytes())
+    content[9] ^= 4
+    live.write_bytes(content)
+    for command in (
+        lambda: aggtree.delete(grown, [7]),
+        lambda: aggtree.append(grown, place / "0.npy", workers=0),
+        lambda: aggtree.compact(grown, workers=0),
+    ):
+        with pytest.raises(AggtreeError, match="live-"):
+            command()
+    # What was compacted is in no source: it is not made again from one.
+    (labels,) = (tmp_path / "compacted").glob("build-*/tree/labels")
+    labels.write_bytes(bytes(len(labels.read_bytes())))
+    with pytest.raises(AggtreeError, match="compacted"):
+        continue_build(tmp_path / "compacted", "tree", RunOptions(workers=0))
+
+
+def test_repairing_what_is_not_there(place: Path, grown: Path) -> None:
+    aggtree.compact(grown, workers=0)
+    with pytest.raises(BuildMismatchError, match="no segment"):
+        aggtree.append(grown, place / "2.npy", workers=0, repair=True)
 
 
 def test_compacting_gives_the_bytes_of_one_build(place: Path, grown: Path) -> None:
