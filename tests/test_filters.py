@@ -36,7 +36,7 @@ def test_kernels_equal_their_twins(rows: int, seed: int, first: int, room: int) 
     np.testing.assert_array_equal(made.allowed, np.flatnonzero(mask))
     assert made.count == mask.sum()
     ids = random.permutation(rows + 20).astype(np.uint32)
-    for within in (made.row_bits, row_bits(made.bits, 13)):
+    for within in (made.row_bits, row_bits(made.bits)._replace(first=np.uint64(13))):
         for number in range(rows + 20):
             assert is_allowed(within, np.uint32(number)) == naive.is_allowed(within, number)
     out = np.empty(room, np.int64)
