@@ -58,8 +58,8 @@ def default_limits(first_words: int) -> tuple[int, ...]:
     They follow the words and not the leaves: with more leaves below the same words the nearest neighbour is
     nearer, and found in no more of them. R@100 on half a million real SIFT vectors behind 1024 words is .97
     with 32 nodes of level 1; on a hundred million generated ones behind 65,536 words, .91 with 64 and at
-    most .93. There 512 nodes of level 2 lose .004 against 1024, and a billion leaves take half the time.
-    Behind a narrow first dictionary the second level does the work.
+    most .93. There 512 nodes of level 2 lose .004 against 1024 and score fewer leaves. Widths in between are
+    interpolated. Behind a narrow first dictionary the second level does the work.
     """
     if first_words <= LABELS:
         return (32, 512)

@@ -24,7 +24,7 @@ def default_words(rows: int) -> Words:
     A first dictionary of about 2·√n words leaves about √n/2 vectors below each, which is what makes the tree
     prune. Beyond a million rows it grows faster, because all words are no longer compared with a query:
     1024 words at 300 thousand rows, 4096 at 3 million, 16,384 at 10 million, 65,536 from 100 million on.
-    There are never more words than rows.
+    At 10 million rows that width was not compared with others. There are never more words than rows.
     """
     wanted = max(2 * math.sqrt(max(1, rows)), 2000 * (rows / 1e6) ** 0.8)
     first = 2 ** round(math.log2(wanted))
