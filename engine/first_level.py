@@ -19,13 +19,17 @@ from aggtree.engine.vector_instructions import LANES
 LABELS = 256
 # Level-1 nodes scored in one stage.
 ONE_STAGE = 4096
-WORDS_PER_GROUP = 256
+WORDS_PER_GROUP = 64
 GROUP_ROUNDS = 3
 BLOCK_ROWS = 8192
-# Words a grouped query scores at least, and per node it keeps. Measured with 65,536 SIFT vectors as words:
-# scoring 4,000 of them finds 94 % of the 8 nearest, 8,000 find 98 %, in 6/10 of the time of scoring all.
-LEAST_WORDS = 8192
-WORDS_PER_NODE = 40
+# Words a grouped query scores at least, and per node it keeps. Measured with 65,536 words in 1024 groups:
+# scoring 2048 of them finds 95 % of the 32 nearest nodes, 4096 find 99 %, and 98 % of the 64 nearest.
+LEAST_WORDS = 3072
+WORDS_PER_NODE = 64
+# Differences of a word and its group's centre are kept as -127..127.
+DIFFERENCES = 127
+# Of a group whose words are all the same.
+SMALLEST = 1e-6
 
 
 def padded(count: int, step: int) -> int:
@@ -42,10 +46,24 @@ def group_probes(first: FirstLevel, limit: int) -> int:
 
 
 class FirstGroups(NamedTuple):
-    """A first level in groups, and the groups' centres (groups, d) float32."""
+    """The nodes of a first level in groups: centres (groups, d) float32; the others as in `FirstLevel`."""
 
-    first: FirstLevel
     centres: NDArray[np.float32]
+    group_start: NDArray[np.int64]
+    steps: NDArray[np.float32]
+    differences: NDArray[np.int8]
+    offsets: NDArray[np.float32]
+    numbers: NDArray[np.int64]
+
+
+NO_GROUPS = FirstGroups(
+    centres=np.empty((0, 0), np.float32),
+    group_start=np.zeros(1, np.int64),
+    steps=np.empty(0, np.float32),
+    differences=np.empty(0, np.int8),
+    offsets=np.empty(0, np.float32),
+    numbers=np.empty(0, np.int64),
+)
 
 
 def prepare(
@@ -60,27 +78,28 @@ def prepare(
     """
     nodes = len(tree.first_labels)
     if groups is None and nodes <= one_stage:
-        empty, norms = np.empty(0, np.float32), np.array(tree.norms[1 : 1 + nodes], np.float32)
-        first = FirstLevel(nodes, 0, np.zeros(1, np.int64), empty, empty, np.empty(0, np.int64))
+        norms = np.array(tree.norms[1 : 1 + nodes], np.float32)
         words = look_up_words(dictionaries.part(0)[tree.first_labels], norms, dictionaries)
-        return _read_only(first), words
+        return first_level(NO_GROUPS, tree, dictionaries), words
     if groups is None:
         groups = group_nodes(tree.first_labels, tree.norms[1 : 1 + nodes], dictionaries)
     else:
         check_groups(groups, nodes, dictionaries.dimension)
     squares = np.vecdot(groups.centres, groups.centres)
-    return _read_only(groups.first), look_up_words(groups.centres, squares, dictionaries)
+    return first_level(groups, tree, dictionaries), look_up_words(groups.centres, squares, dictionaries)
 
 
-def _read_only(first: FirstLevel) -> FirstLevel:
-    """The same arrays, read-only like mapped ones, so that both share one compiled kernel."""
+def first_level(groups: FirstGroups, tree: Tree, dictionaries: Dictionaries) -> FirstLevel:
+    """What queries read of the first level: read-only like mapped arrays, so that all share one kernel."""
 
     def view(array: NDArray[Any]) -> NDArray[Any]:
         plain = np.asarray(array).view()
         plain.flags.writeable = False
         return plain
 
-    return FirstLevel(first.nodes, first.groups, *(view(array) for array in first[2:]))
+    nodes = len(tree.first_labels)
+    own = (dictionaries.part(0), tree.first_labels, tree.norms[1 : 1 + nodes])
+    return FirstLevel(nodes, len(groups.centres), *(view(array) for array in (*groups[1:], *own)))
 
 
 def group_nodes(
@@ -89,29 +108,29 @@ def group_nodes(
     """Group the level-1 nodes of these first labels (n,) and norms (n,); the same for the same input."""
     words = dictionaries.part(0)[labels]
     centres, groups = cluster(words, max(1, len(words) // WORDS_PER_GROUP))
-    return FirstGroups(grouped(words, np.asarray(norms, np.float32), groups, len(centres)), centres)
+    return grouped(words, np.asarray(norms, np.float32), groups, centres)
 
 
 def check_groups(groups: FirstGroups, nodes: int, dimension: int) -> None:
     """Raise ValueError unless the arrays fit together, so that no query leaves them."""
-    first, starts = groups.first, groups.first.group_start
-    shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "centres": (groups.centres, (first.groups, dimension)),
-        "group_start": (starts, (first.groups + 1,)),
-    }
+    starts, count = groups.group_start, len(groups.centres)
     columns = int(starts[-1]) if len(starts) else 0
-    shapes["norms"] = (first.norms, (columns,))
-    shapes["numbers"] = (first.numbers, (columns,))
-    shapes["words"] = (first.words, (columns * padded(dimension, DIMENSION_STEP),))
-    for name, (array, shape) in shapes.items():
-        if array.shape != shape:
-            raise ValueError(f"{name} of the first level's groups of shape {array.shape}: expected {shape}")
+    shapes: dict[str, tuple[int, ...]] = {
+        "centres": (count, dimension),
+        "group_start": (count + 1,),
+        "steps": (count,),
+        "differences": (columns * padded(dimension, DIMENSION_STEP),),
+        "offsets": (columns,),
+        "numbers": (columns,),
+    }
+    for name, shape in shapes.items():
+        found = getattr(groups, name).shape
+        if found != shape:
+            raise ValueError(f"{name} of the first level's groups of shape {found}: expected {shape}")
     widths = np.diff(starts)
-    if first.groups < 1 or starts[0] != 0 or (widths < 0).any() or (widths % LANES).any():
+    if count < 1 or starts[0] != 0 or (widths < 0).any() or (widths % LANES).any():
         raise ValueError("groups of the first level overlap or are no whole columns")
-    if first.nodes != nodes or not np.array_equal(
-        np.sort(first.numbers[first.numbers >= 0]), np.arange(nodes)
-    ):
+    if not np.array_equal(np.sort(groups.numbers[groups.numbers >= 0]), np.arange(nodes)):
         raise ValueError(f"groups of the first level do not hold each of {nodes} nodes once")
 
 
@@ -161,24 +180,30 @@ def nearest_centre(words: NDArray[np.float32], centres: NDArray[np.float32]) -> 
 
 
 def grouped(
-    words: NDArray[np.float32], norms: NDArray[np.float32], labels: NDArray[np.int64], groups: int
-) -> FirstLevel:
+    words: NDArray[np.float32],
+    norms: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    centres: NDArray[np.float32],
+) -> FirstGroups:
     """Words (w, d) and norms (w,) of the level-1 nodes, laid out group by group."""
-    counts = np.bincount(labels, minlength=groups)
+    counts = np.bincount(labels, minlength=len(centres))
     widths = [padded(int(count), LANES) for count in counts]
     start = np.concatenate(([0], np.cumsum(widths))).astype(np.int64)
     dimension = padded(words.shape[1], DIMENSION_STEP)
-    flat = np.zeros(int(start[-1]) * dimension, np.float32)
-    all_norms = np.zeros(start[-1], np.float32)
+    differences = np.zeros(int(start[-1]) * dimension, np.int8)
+    steps = np.empty(len(centres), np.float32)
+    offsets = np.zeros(start[-1], np.float32)
     numbers = np.full(start[-1], -1, np.int64)
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(counts)
-    for group in range(groups):
+    for group, centre in enumerate(centres):
         members = order[ends[group] - counts[group] : ends[group]]
-        block = flat[start[group] * dimension : start[group + 1] * dimension].reshape(
-            dimension, widths[group]
-        )
-        block[: words.shape[1], : len(members)] = -2 * words[members].T
-        all_norms[start[group] : start[group] + len(members)] = norms[members]
-        numbers[start[group] : start[group] + len(members)] = members
-    return FirstLevel(len(words), groups, start, flat, all_norms, numbers)
+        apart = words[members] - centre
+        steps[group] = step = max(float(np.abs(apart).max(initial=0)), SMALLEST) / DIFFERENCES
+        block = differences[start[group] * dimension : start[group + 1] * dimension]
+        block = block.reshape(dimension, widths[group])
+        block[: words.shape[1], : len(members)] = np.rint(apart / step).T
+        columns = slice(start[group], start[group] + len(members))
+        offsets[columns] = (norms[members] - np.vecdot(centre, centre)) / (-2 * step)
+        numbers[columns] = members
+    return FirstGroups(centres, start, steps, differences, offsets, numbers)

@@ -2,6 +2,8 @@
 
 A level of up to a few thousand nodes is scored whole, in the query's look-up table. A wider one is
 grouped: the table scores the groups' centres, and only the words of the nearest groups are multiplied.
+What that takes is reading them, so they are kept in a byte per dimension, told from their centre; the
+nodes that are kept are scored again by their words themselves.
 """
 
 from typing import Any, NamedTuple
@@ -20,17 +22,24 @@ class FirstLevel(NamedTuple):
 
     nodes : number of level-1 nodes, groups : number of groups, 0 for none
     group_start : (groups + 1,) int64, first column of each group, multiples of LANES
-    words : (columns * d,) float32, for each group an array (d, columns of the group), times -2
-    norms : (columns,) float32, of the nodes
+    steps : (groups,) float32; differences : (columns * d,) int8, for each group an array (d, columns of the
+        group) of words less the centre: a word is centre + step * difference, rounded
+    offsets : (columns,) float32, (‖x̂‖² of the node - ‖centre‖²) / (-2 step)
     numbers : (columns,) int64, of the nodes, -1 for columns of no node
+    words : (K, d) float32, of the first dictionary; labels : (nodes,) uint16, the word of each node
+    norms : (nodes,) float32
     """
 
     nodes: int
     groups: int
     group_start: NDArray[np.int64]
-    words: NDArray[np.float32]
-    norms: NDArray[np.float32]
+    steps: NDArray[np.float32]
+    differences: NDArray[np.int8]
+    offsets: NDArray[np.float32]
     numbers: NDArray[np.int64]
+    words: NDArray[np.float32]
+    labels: NDArray[np.uint16]
+    norms: NDArray[np.float32]
 
 
 class FirstScratch(NamedTuple):
@@ -67,22 +76,37 @@ def _nearest(scratch: FirstScratch, count: int, limit: int, best: Best) -> Any:
 
 @kernel
 def _score_groups(
-    first: FirstLevel, query: NDArray[np.float32], square: Any, scratch: FirstScratch, groups: int
+    first: FirstLevel, query: NDArray[np.float32], table: Any, square: Any, scratch: FirstScratch, groups: int
 ) -> Any:
-    """Rank the nodes of the chosen groups; return how many there are."""
-    count = 0
+    """Rank the nodes of the chosen groups, nearly; return how many there are."""
+    count, size = 0, len(query)
     for i in range(groups):
         group = np.int64(scratch.groups.numbers[i])
         start, stop = first.group_start[group], first.group_start[group + 1]
         scores = scratch.scores[: stop - start]
-        words = first.words[start * len(query) : stop * len(query)].reshape(len(query), stop - start)
-        multiply_columns(query, words, first.norms[start:stop], scores)
+        differences = first.differences[start * size : stop * size].reshape(size, stop - start)
+        multiply_columns(query, differences, first.offsets[start:stop], scores)
+        base, step = table[group] + square, np.float32(-2) * first.steps[group]
         for j in range(stop - start):
             number = first.numbers[start + j]
-            scratch.ranks[count] = rank_of(scores[j] + square)
+            scratch.ranks[count] = rank_of(base + step * scores[j])
             scratch.numbers[count] = number
             count += number >= 0
     return count
+
+
+@kernel
+def _score_exactly(
+    first: FirstLevel, query: NDArray[np.float32], square: Any, nodes: Best, kept: int
+) -> None:
+    """Rank the kept nodes by their words: the additions of `multiply_columns` in their order."""
+    for i in range(kept):
+        number = np.int64(nodes.numbers[i])
+        word = first.words[np.int64(first.labels[number])]
+        value = first.norms[number]
+        for t in range(len(word)):
+            value += query[t] * (np.float32(-2) * word[t])
+        nodes.ranks[i] = rank_of(value + square)
 
 
 @kernel
@@ -106,9 +130,10 @@ def nearest_first(
     for i in range(count):
         ranks[i] = rank_of(table[i] + square)
         numbers[i] = i
-    scored = count
-    if first.groups > 0:
-        kept = _nearest(scratch, count, probes, scratch.groups)
-        count = _score_groups(first, query, square, scratch, kept)
-        scored += count
-    return _nearest(scratch, count, limit, nodes), scored
+    if first.groups == 0:
+        return _nearest(scratch, count, limit, nodes), count
+    chosen = _nearest(scratch, count, probes, scratch.groups)
+    inside = _score_groups(first, query, table, square, scratch, chosen)
+    kept = _nearest(scratch, inside, limit, nodes)
+    _score_exactly(first, query, square, nodes, kept)
+    return kept, count + inside

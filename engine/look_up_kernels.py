@@ -30,7 +30,7 @@ class LookUpWords(NamedTuple):
 @kernel
 def multiply_columns(
     query: NDArray[np.float32],
-    rows: NDArray[np.float32],
+    rows: NDArray[np.float32] | NDArray[np.int8],
     start: NDArray[np.float32],
     table: NDArray[np.float32],
 ) -> None:

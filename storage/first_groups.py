@@ -11,7 +11,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_nodes
-from aggtree.engine.first_level_kernels import FirstLevel
 from aggtree.storage.array_file import ArrayFile, write_arrays
 from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import IndexFormatError
@@ -20,7 +19,14 @@ from aggtree.storage.format import DICTIONARIES, FIRST_GROUPS, TREE, build_name
 from aggtree.storage.manifest import Manifest
 
 KIND = "first groups"
-DTYPES = {"centres": "<f4", "group_start": "<i8", "words": "<f4", "norms": "<f4", "numbers": "<i8"}
+DTYPES = {
+    "centres": "<f4",
+    "group_start": "<i8",
+    "steps": "<f4",
+    "differences": "|i1",
+    "offsets": "<f4",
+    "numbers": "<i8",
+}
 
 
 def write_first_groups(index: Path, build: str, nodes: int) -> tuple[FileRecord, ...]:
@@ -34,9 +40,8 @@ def write_first_groups(index: Path, build: str, nodes: int) -> tuple[FileRecord,
     # One thread: the order of sums decides bytes.
     with threadpool_limits(1):
         groups = group_nodes(labels, norms, dictionaries)
-    arrays = groups.first._asdict() | {"centres": groups.centres}
     path = f"{build_name(build)}/{FIRST_GROUPS}"
-    checksums = write_arrays(index / path, KIND, {name: arrays[name] for name in DTYPES})
+    checksums = write_arrays(index / path, KIND, groups._asdict())
     return (FileRecord.of(path, checksums),)
 
 
@@ -58,6 +63,4 @@ def load_first_groups(index: Path, manifest: Manifest) -> FirstGroups | None:
     for name, dtype in DTYPES.items():
         if arrays[name].dtype.str != dtype:
             raise IndexFormatError(f"{path}: array {name} is {arrays[name].dtype}, expected {dtype}")
-    centres = arrays.pop("centres")
-    nodes = manifest.level_nodes[1]
-    return FirstGroups(FirstLevel(nodes=nodes, groups=len(centres), **arrays), centres)
+    return FirstGroups(**arrays)

@@ -4,7 +4,7 @@
       manifest.json          the committed build: what it is, and every file with size and checksums
       build-<id>/            never changed after its commit
         dictionaries         words and norm ranges (array file)
-        first_groups         groups of a very wide first level (array file); optional
+        first_level          groups of a very wide first level (array file); optional
         codes.zarr/          zarr v3 array (rows, width) uint8, sharded
         tree/<array>         raw little-endian arrays, no header; dtype and length are in the manifest
         own_ids              the user's id of each row, int64, if there are any
@@ -32,7 +32,7 @@ VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION)
 MANIFEST = "manifest.json"
 LOCK = "lock"
 DICTIONARIES = "dictionaries"
-FIRST_GROUPS = "first_groups"
+FIRST_GROUPS = "first_level"
 CODES = "codes.zarr"
 TREE = "tree"
 OWN_IDS = "own_ids"

@@ -6,8 +6,8 @@ import pytest
 from trees import DIMENSION, random_codes, random_dictionaries, random_queries, whole_ranges
 
 from aggtree.engine.best_kernels import Best
-from aggtree.engine.first_level import cluster, group_probes, grouped
-from aggtree.engine.first_level_kernels import FirstScratch, nearest_first
+from aggtree.engine.first_level import check_groups, cluster, group_probes, grouped
+from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, nearest_first
 from aggtree.engine.look_up_kernels import multiply_columns
 from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.engine.search import Searcher
@@ -21,9 +21,15 @@ def best_of(room: int) -> Best:
 @pytest.mark.parametrize(("limit", "probes"), [(1, 1), (5, 3), (40, 7), (300, 7), (9, 2)])
 def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     random = np.random.default_rng(limit)
-    words = random.integers(-4, 5, (120, DIMENSION)).astype(np.float32)
+    # Differences of at most 127, which some word of each group has: they are kept exactly, in steps of 1.
+    words = random.integers(-60, 61, (120, DIMENSION)).astype(np.float32)
     labels = random.permutation(np.arange(120) % 7)
-    first = grouped(words, np.vecdot(words, words), labels, 7)
+    centres = random.integers(-60, 61, (7, DIMENSION)).astype(np.float32)
+    for group, centre in enumerate(centres):
+        words[np.flatnonzero(labels == group)[0], 0] = centre[0] + 127
+    groups = grouped(words, np.vecdot(words, words), labels, centres)
+    assert (groups.steps == 1).all()
+    first = FirstLevel(120, 7, *groups[1:], words, np.arange(120, dtype=np.uint16), np.vecdot(words, words))
     scratch = FirstScratch(
         np.empty(128, np.int32),
         np.empty(128, np.int64),
@@ -33,7 +39,7 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
         np.empty(0, np.uint64),
     )
     for query in random_queries(5, limit):
-        scores = random.integers(-40, 400, 7).astype(np.float32)
+        scores = np.vecdot(centres, centres) - 2 * centres @ query
         nodes = best_of(2 * limit + 64)
         full = np.pad(query, (0, -DIMENSION % 8))
         kept, scored = nearest_first(
@@ -42,6 +48,28 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
         expected, inside = naive.nearest_first(query, words, labels, scores, limit, probes)
         assert set(nodes.numbers[:kept].tolist()) == set(expected)
         assert scored == 7 + inside
+        for rank, number in zip(nodes.ranks[:kept], nodes.numbers[:kept], strict=True):
+            assert naive.distance_of(rank) == np.sum((query - words[number]) ** 2)
+
+
+def test_words_are_kept_to_half_a_step() -> None:
+    random = np.random.default_rng(2)
+    words = random.normal(size=(90, 11)).astype(np.float32)
+    centres, labels = cluster(words, 4)
+    norms = np.vecdot(words, words)
+    groups = grouped(words, norms, labels, centres)
+    check_groups(groups, 90, 11)
+    for group, (centre, step) in enumerate(zip(centres, groups.steps, strict=True)):
+        start, stop = groups.group_start[group : group + 2]
+        numbers, offsets = groups.numbers[start:stop], groups.offsets[start:stop]
+        members = numbers[numbers >= 0]
+        assert sorted(members.tolist()) == np.flatnonzero(labels == group).tolist()
+        block = groups.differences[16 * start : 16 * stop].reshape(16, -1)
+        assert not block[11:].any() and not block[:, len(members) :].any()
+        kept = centre + step * block[:11, : len(members)].T
+        assert np.abs(kept - words[members]).max() <= 0.501 * step
+        expected = norms[members] - np.sum(centre**2)
+        assert np.allclose(-2 * step * offsets[: len(members)], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_one_query_times_columns() -> None:
@@ -50,8 +78,9 @@ def test_one_query_times_columns() -> None:
         query, start = (random.integers(-9, 9, size).astype(np.float32) for size in (dimension, columns))
         rows = random.integers(-9, 9, (dimension, columns)).astype(np.float32)
         table = np.empty(columns, np.float32)
-        multiply_columns(query, rows, start, table)
-        assert (table == naive.multiply_columns(query, rows, start)).all()
+        for same in (rows, rows.astype(np.int8)):
+            multiply_columns(query, same, start, table)
+            assert (table == naive.multiply_columns(query, rows, start)).all()
 
 
 def test_a_grouped_level_answers_like_a_whole_one() -> None:
@@ -71,14 +100,18 @@ def test_a_grouped_level_answers_like_a_whole_one() -> None:
 def test_more_words_are_looked_into_for_more_nodes() -> None:
     words = np.random.default_rng(1).normal(size=(20_000, 8)).astype(np.float32)
     centres, labels = cluster(words, 78)
-    first = grouped(words, np.vecdot(words, words), labels, len(centres))
+    norms = np.vecdot(words, words)
+    groups = grouped(words, norms, labels, centres)
+    first = FirstLevel(20_000, len(centres), *groups[1:], words, np.arange(20_000, dtype=np.uint16), norms)
     probes = [group_probes(first, limit) for limit in (1, 64, 128, 10_000, 20_000)]
     assert probes == sorted(probes)
     assert 1 <= probes[0] < len(centres) == probes[-1]
-    assert sorted(first.numbers[first.numbers >= 0].tolist()) == list(range(20_000))
+    assert sorted(groups.numbers[groups.numbers >= 0].tolist()) == list(range(20_000))
 
 
 def test_equal_words_make_one_group() -> None:
     centres, labels = cluster(np.ones((500, 8), np.float32), 5)
     assert len(centres) == 1
     assert set(labels.tolist()) == {0}
+    groups = grouped(np.ones((500, 8), np.float32), np.full(500, 8, np.float32), labels, centres)
+    assert (groups.steps > 0).all() and not groups.differences.any() and not groups.offsets.any()
