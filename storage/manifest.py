@@ -37,6 +37,7 @@ from aggtree.storage.file_record import (
 )
 from aggtree.storage.format import (
     ARRAYS,
+    CODES,
     DICTIONARIES,
     EXTENDED_VERSION,
     FORMAT,
@@ -162,6 +163,13 @@ class Manifest:
             first_row=self.first_row, rows=self.source_rows, source=self.source, vectors=self.vectors
         )
         return self.pieces or (whole,)
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of the store of this build's codes, wherever it is."""
+        inside = f"{self.directory}/{CODES}/"
+        here = [record for record in self.files if record.path.startswith(inside)]
+        return sum(record.bytes for record in (self.codes.files if self.codes else here))
 
     @property
     def identity(self) -> str:
@@ -357,6 +365,9 @@ def _check_counts(manifest: Manifest) -> None:
     manifest.file(DICTIONARIES)
     if manifest.own_ids and manifest.file(OWN_IDS).bytes != 8 * manifest.source_rows:
         raise ValueError(f"{manifest.file(OWN_IDS).bytes} bytes of ids for {manifest.source_rows} rows")
+    # Readers make room for a bit of each row of the source, so a row that is claimed must have its code.
+    if manifest.code_bytes < manifest.source_rows * manifest.layout.width:
+        raise ValueError(f"{manifest.source_rows} rows with {manifest.code_bytes} bytes of codes")
 
 
 def _check_paths(manifest: Manifest) -> None:

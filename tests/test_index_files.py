@@ -14,10 +14,11 @@ from aggtree.engine.tree import build_tree, tree_shape
 from aggtree.storage import index_reader, index_writer
 from aggtree.storage.atomic import make_directory
 from aggtree.storage.checksums import block_count
+from aggtree.storage.code_store import shard_key
 from aggtree.storage.dictionary_file import save_dictionaries
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.file_record import FileRecord
-from aggtree.storage.format import ARRAYS, DICTIONARIES, MANIFEST, TREE, build_name
+from aggtree.storage.format import ARRAYS, CODES, DICTIONARIES, MANIFEST, TREE, build_name
 from aggtree.storage.index_reader import open_index
 from aggtree.storage.index_writer import file_record, shifted
 from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
@@ -147,24 +148,26 @@ def test_a_tree_of_more_than_32_bits_gets_64_bit_offsets():
 
 def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
     """Two nodes, the first with more than 2**32 leaves, in files that are mostly holes."""
-    far, build = 2**32 + 10, "b" * 12
+    far, source_rows, build = 2**32 + 10, 2**34, "b" * 12
     directory = tmp_path / build_name(build)
-    make_directory(directory / TREE)
+    make_directory(directory)
     words = np.array([[0, 0], [9, 9], [0, 0], [1, 0]], np.float32)
     norm_ranges = np.array([[0, 0], [0, 255], [0, 255]], np.float32)
     save_dictionaries(directory / DICTIONARIES, Dictionaries(words, CodeLayout((2, 2))), norm_ranges)
     contents = {
-        "first_labels": ("<u2", 2, [0, 1]),
-        "labels": ("|u1", 3, [0, 0, 1]),
-        "norms": ("<f4", 3, [0, 0, 162]),
-        "child_start": ("<u8", 4, [1, 3, 3, 3]),
-        "leaf_start": ("<u8", 4, [0, 0, far, far + 2]),
-        "records": ("|u1", 2 * (far + 2), [0, 0, 19, 1]),  # norm 162, label 0; norm 181, label 1
-        "ids": ("<u8", far + 2, [2**40, 7]),
+        f"{TREE}/first_labels": ("<u2", 2, [0, 1]),
+        f"{TREE}/labels": ("|u1", 3, [0, 0, 1]),
+        f"{TREE}/norms": ("<f4", 3, [0, 0, 162]),
+        f"{TREE}/child_start": ("<u8", 4, [1, 3, 3, 3]),
+        f"{TREE}/leaf_start": ("<u8", 4, [0, 0, far, far + 2]),
+        f"{TREE}/records": ("|u1", 2 * (far + 2), [0, 0, 19, 1]),  # norm 162, label 0; norm 181, label 1
+        f"{TREE}/ids": ("<u8", far + 2, [2**33, 7]),
+        f"{CODES}/{shard_key(0)}": ("|u1", 2 * source_rows, [0]),
     }
     files = [file_record(tmp_path, f"{directory.name}/{DICTIONARIES}")]
     for name, (dtype, length, end) in contents.items():
-        path, tail = directory / TREE / name, np.array(end, dtype)
+        path, tail = directory / name, np.array(end, dtype)
+        make_directory(path.parent)
         with path.open("wb") as file:
             file.truncate(length * tail.itemsize)
             file.seek(length * tail.itemsize - tail.nbytes)
@@ -176,7 +179,7 @@ def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
     manifest = Manifest(
         build=build,
         rows=far + 2,
-        source_rows=2**41,
+        source_rows=source_rows,
         dimension=2,
         words=(2, 2),
         norm_bytes=1,
@@ -188,7 +191,7 @@ def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
     with open_index(tmp_path) as index:
         assert len(index) == far + 2
         answer = index.search(np.array([10, 9], np.float32), 3, SearchParams(limits=(1,)))
-    assert answer.ids.tolist() == [[7, 2**40, -1]]
+    assert answer.ids.tolist() == [[7, 2**33, -1]]
     np.testing.assert_allclose(answer.distances, [[0, 1, np.inf]], atol=1e-4)
 
 

@@ -60,6 +60,7 @@ CHANGES = [
     (["rows"], -1),
     (["rows"], 500.0),
     (["source_rows"], 499),
+    (["source_rows"], 2**40),  # of which only 500 have a code
     (["dimension"], 0),
     (["words"], [300, 7]),
     (["words"], [300, 700, 16]),
