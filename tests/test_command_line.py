@@ -214,7 +214,7 @@ class TestErrors:
 
 
 def test_completion_and_version_work_as_a_program(tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "aggtree.jobs.command_line"]
+    script = [sys.executable, "-m", "aggtree"]
     version = subprocess.run([*script, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.startswith("aggtree, version")
     environment = os.environ | {
