@@ -4,7 +4,8 @@
 
 DIR holds PREFIX_base, PREFIX_query (bvecs) and PREFIX_groundtruth.ivecs. One half may by chance be easier
 than the other, so the same choice is also made on many random halves: the mean difference is what tuning
-promises too much, and the rest is chance.
+promises too much, and the rest is chance. `sampled` is the command without queries, which takes as many rows
+of the index as its default says, asked with as many others.
 """
 
 import argparse
@@ -17,9 +18,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import aggtree
-from aggtree.jobs.progress import make_progress
+from aggtree.jobs.progress import Progress, make_progress
 from aggtree.jobs.search_job import share_found
-from aggtree.jobs.tune_job import Questions, tune
+from aggtree.jobs.tune_command import default_sample
+from aggtree.jobs.tune_job import Means, Questions, sampled_questions, tune, without
 from aggtree.storage.vector_source import read_ground_truth
 from bench import record
 from bench.data_sets import read_vectors
@@ -75,6 +77,44 @@ def differences_by_halves(
     }
 
 
+def held_out(index: aggtree.Index, k: int, asked: Questions, other: Questions, bar: Progress) -> list[Any]:
+    """For each target the point that tuning with `asked` chooses, and what it finds for `other`."""
+    began = time.perf_counter()
+    measured = tune(index, asked, k, rerank=True, progress=bar)
+    seconds = time.perf_counter() - began
+    points = []
+    for target in (target for target in TARGETS if measured[-1].recall >= target):
+        point = index.tuning.choose(k, target, None)
+        wanted = k + (other.own is not None)
+        found = index.search(
+            other.queries, wanted, point.params, rerank=point.rerank and max(point.rerank, wanted)
+        )
+        ids = found.ids if other.own is None else without(found.ids, other.own, k)
+        points.append(
+            {
+                "k": k,
+                "target": target,
+                **point.to_json(),
+                "held_out_recall": share_found(ids, other.truth[:, :k]),
+                "held_out_ms": single_ms(index, other.queries, k, target),
+                "tuning_seconds": seconds,
+            }
+        )
+    return points
+
+
+def sampled_halves(index: aggtree.Index, k: int, bar: Progress) -> tuple[Questions, Questions]:
+    """As many rows as the command takes by default, and as many others."""
+    means = Means(threads=1, allowed=1 << 30, progress=bar)
+    both = sampled_questions(index, 2 * default_sample(k), k, seed=0, means=means)
+    assert both.own is not None
+    first, second = (
+        Questions(queries=both.queries[half::2], truth=both.truth[half::2], own=both.own[half::2])
+        for half in (0, 1)
+    )
+    return first, second
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench tuning", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
@@ -85,34 +125,24 @@ def main(arguments: list[str]) -> int:
     source = options.data / f"{options.prefix}_base.bvecs"
     queries = read_vectors(options.data, options.prefix, "query")
     truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")
-    points, halves = [], {}
+    asked, other = (Questions(queries=queries[half::2], truth=truth[half::2]) for half in (0, 1))
+    points: list[Any] = []
+    sampled: list[Any] = []
+    halves = {}
     with tempfile.TemporaryDirectory() as folder:
         built = options.index if options.index and options.index.exists() else None
         place = built or aggtree.build(source, options.index or f"{folder}/index", memory=options.memory).path
         with aggtree.open(place, vectors=source) as index, threadpool_limits(1), make_progress(False) as bar:
             for k in KS:
-                began = time.perf_counter()
-                measured = tune(
-                    index, Questions(queries=queries[::2], truth=truth[::2]), k, rerank=True, progress=bar
-                )
-                seconds = time.perf_counter() - began
+                points += held_out(index, k, asked, other, bar)
                 halves[f"k {k}"] = differences_by_halves(index, k, queries, truth)
-                for target in TARGETS:
-                    if measured[-1].recall < target:
-                        continue
-                    point = index.tuning.choose(k, target, None)
-                    found = share_found(index.search(queries[1::2], k, recall=target).ids, truth[1::2, :k])
-                    points.append(
-                        {
-                            "k": k,
-                            "target": target,
-                            **point.to_json(),
-                            "held_out_recall": found,
-                            "held_out_ms": single_ms(index, queries[1::2], k, target),
-                            "tuning_seconds": seconds,
-                        }
-                    )
-    parameters = {"prefix": options.prefix, "queries": len(queries)}
-    results = {"points": points, "largest_difference": largest_differences(points), "halves": halves}
-    record.write("tuning", parameters, results)
+                sampled += held_out(index, k, *sampled_halves(index, k, bar), bar)
+    results = {
+        "points": points,
+        "largest_difference": largest_differences(points),
+        "halves": halves,
+        "sampled": sampled,
+        "largest_sampled_difference": largest_differences(sampled),
+    }
+    record.write("tuning", {"prefix": options.prefix, "queries": len(queries)}, results)
     return 0

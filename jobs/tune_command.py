@@ -53,7 +53,8 @@ def tune(
 
     Searches INDEX with many limits and numbers of re-ranked candidates, keeps the points that find more than
     every faster one, and prints them. Recall is the share of the true k nearest neighbours among the k
-    answers; time is the median of queries answered one by one on one thread. Afterwards
+    answers, ± what chance in the choice of queries may make it differ from that of others: four times as many
+    halve it. Time is the median of queries answered one by one on one thread. Afterwards
     `aggtree search --recall 0.95` and `--time-ms 0.3` choose among these points, for the same k.
 
     Without --queries rows of the index are the queries; their neighbours may be easier to find than those of
@@ -103,10 +104,11 @@ def show_points(index: Path, k: int, points: "Sequence[TunedPoint]", *, as_json:
         return
     print_table(
         f"{index}: k {k}",
-        ("recall", "ms", "limits", "rerank"),
+        ("recall", "±", "ms", "limits", "rerank"),
         (
             (
                 f"{point.recall:.4f}",
+                f"{point.error:.4f}",
                 f"{point.milliseconds:.3f}",
                 ",".join(map(str, point.limits)),
                 str(point.rerank or ""),

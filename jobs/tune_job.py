@@ -5,6 +5,7 @@ that are among them come out first. So each limits are searched once, for the mo
 are measured for each point, in turns, so that noise hits all alike.
 """
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +33,8 @@ TIMED_QUERIES = 100
 TURNS = 4
 CLOSE = 1.3
 """Points this many times slower than a better one are timed no further."""
+CERTAIN = 1.96
+"""Standard deviations of a mean that leave 5 % outside."""
 GAIN = 0.001
 """More candidates or nodes that find no more than this are not measured."""
 
@@ -140,14 +143,17 @@ def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool
         hits = (found[:, :, None] == truth[:, None, :]).any(axis=2) if k <= 16 else _hits(found, truth)
         reached = -1.0
         for candidates in (0, *counts):
-            recall = float(hits[:, : candidates or k].sum(axis=1).mean()) / k
+            shares = hits[:, : candidates or k].sum(axis=1) / k
+            recall, error = float(shares.mean()), CERTAIN * float(shares.std()) / math.sqrt(len(shares))
             known = best.get((candidates, limits[-1]), -1.0)
             if candidates > 0 and recall < reached + GAIN:
                 continue
             reached = max(reached, recall) if candidates else reached
             if recall >= known + GAIN:
                 best[candidates, limits[-1]] = recall
-                points.append(TunedPoint(limits=limits, rerank=candidates, recall=recall, milliseconds=0.0))
+                points.append(
+                    TunedPoint(limits=limits, rerank=candidates, recall=recall, milliseconds=0.0, error=error)
+                )
     return points
 
 

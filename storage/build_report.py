@@ -15,7 +15,7 @@ from typing import Any
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import AggtreeError, IndexFormatError
 from aggtree.storage.job_record import JobRecord
-from aggtree.storage.sealed_json import read_sealed, write_sealed
+from aggtree.storage.sealed_json import read_beside, write_sealed
 
 REPORT = "report.json"
 FORMAT = "aggtree build report"
@@ -110,15 +110,11 @@ def read_report(index: Path, build: str) -> BuildReport | None:
 
     IndexFormatError when it is damaged.
     """
-    path = index / REPORT
-    if not path.exists():
+    path, remedy = index / REPORT, "remove it, nothing depends on it"
+    record = read_beside(path, (FORMAT, VERSION), build, remedy)
+    if record is None:
         return None
-    record = read_sealed(path)
     try:
-        if record["format"] != FORMAT or record["version"] != VERSION:
-            raise ValueError("format")
-        if record["build"] != build:
-            return None
         return BuildReport(
             build=build,
             stages=tuple(StageFigures.from_json(stage) for stage in record["stages"]),
@@ -126,4 +122,4 @@ def read_report(index: Path, build: str) -> BuildReport | None:
             rounds=int(record["rounds"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IndexFormatError(f"{path}: cannot be understood; remove it, nothing depends on it") from error
+        raise IndexFormatError(f"{path}: cannot be understood; {remedy}") from error

@@ -41,6 +41,19 @@ def write_sealed(path: Path, record: dict[str, Json]) -> None:
     write_bytes(path, seal(record))
 
 
+def read_beside(path: Path, kind: tuple[str, int], build: str, remedy: str) -> dict[str, Any] | None:
+    """What was kept of this build beside its manifest; None when there is nothing, or of another build.
+
+    kind : its `format` and `version`. IndexFormatError with the remedy when it is damaged.
+    """
+    if not path.exists():
+        return None
+    record = read_sealed(path)
+    if (record.get("format"), record.get("version")) != kind:
+        raise IndexFormatError(f"{path}: cannot be understood; {remedy}")
+    return record if record.get("build") == build else None
+
+
 def read_sealed(path: Path) -> dict[str, Any]:
     """Read and check a sealed record; DiskError when it cannot be read."""
     with explained(path), path.open("rb") as file:

@@ -14,7 +14,7 @@ from typing import Any
 from aggtree.engine.params import SearchParams
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.sealed_json import read_sealed, write_sealed
+from aggtree.storage.sealed_json import read_beside, write_sealed
 
 TUNING = "tuning.json"
 FORMAT = "aggtree tuning"
@@ -27,6 +27,7 @@ class TunedPoint:
 
     limits, rerank : its parameters; rerank 0 compares with reconstructions only.
     recall : mean share of the true k nearest neighbours among the k answers.
+    error : how far the mean over other queries of the same kind may be from it, with 95 % certainty.
     milliseconds : median of queries answered one by one on one thread.
     """
 
@@ -34,6 +35,7 @@ class TunedPoint:
     rerank: int
     recall: float
     milliseconds: float
+    error: float = 0.0
 
     @property
     def params(self) -> SearchParams:
@@ -44,6 +46,7 @@ class TunedPoint:
             "limits": list(self.limits),
             "rerank": self.rerank,
             "recall": self.recall,
+            "error": self.error,
             "milliseconds": self.milliseconds,
         }
 
@@ -54,6 +57,7 @@ class TunedPoint:
             rerank=int(record["rerank"]),
             recall=float(record["recall"]),
             milliseconds=float(record["milliseconds"]),
+            error=float(record.get("error", 0.0)),
         )
         _ = made.params  # its own checks
         return made
@@ -121,15 +125,11 @@ def read_tuning(index: Path, build: str) -> Tuning | None:
 
     IndexFormatError when they are damaged.
     """
-    path = index / TUNING
-    if not path.exists():
+    path, remedy = index / TUNING, "run `aggtree tune` again"
+    record = read_beside(path, (FORMAT, VERSION), build, remedy)
+    if record is None:
         return None
-    record = read_sealed(path)
     try:
-        if record["format"] != FORMAT or record["version"] != VERSION:
-            raise ValueError("format")
-        if record["build"] != build:
-            return None
         points = {
             int(k): tuple(TunedPoint.from_json(item) for item in items)
             for k, items in record["points"].items()
@@ -137,5 +137,5 @@ def read_tuning(index: Path, build: str) -> Tuning | None:
         if not all(points.values()):
             raise ValueError("no points")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IndexFormatError(f"{path}: cannot be understood; run `aggtree tune` again") from error
+        raise IndexFormatError(f"{path}: cannot be understood; {remedy}") from error
     return Tuning(build=build, points=points)

@@ -1,6 +1,8 @@
 """Tuning: what is promised is what a search finds; what was not measured is told."""
 
 import json
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +64,10 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
         for point in points:
             answer = index.search(queries, K, point.params, rerank=point.rerank)
             assert share_found(answer.ids, questions.truth) == pytest.approx(point.recall, abs=1e-9)
+            shares = [
+                len(set(row) & set(true)) / K for row, true in zip(answer.ids, questions.truth, strict=True)
+            ]
+            assert point.error == pytest.approx(1.96 * statistics.pstdev(shares) / len(shares) ** 0.5)
             chosen = index.search(queries, K, recall=point.recall - 1e-9)
             np.testing.assert_array_equal(chosen.ids, answer.ids)
             in_time = index.tuning.choose(K, None, point.milliseconds)
@@ -113,7 +119,7 @@ def test_the_best_points_are_those_no_other_beats(pairs: list[tuple[int, int]]) 
 
 
 def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
-    point = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25)
+    point = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, error=0.01)
     tuning = Tuning(build="0" * 12).with_points(1, [point])
     assert read_tuning(tmp_path, tuning.build) is None
     write_tuning(tmp_path, tuning)
@@ -121,6 +127,10 @@ def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
     assert read_tuning(tmp_path, "1" * 12) is None
     path = tmp_path / TUNING
     record = read_sealed(path)
+    older = {name: value for name, value in point.to_json().items() if name != "error"}
+    write_sealed(path, record | {"points": {"1": [older]}})
+    assert read_tuning(tmp_path, tuning.build).points[1] == (replace(point, error=0.0),)
+    write_tuning(tmp_path, tuning)
     path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
     with pytest.raises(IndexFormatError, match="damaged"):
         read_tuning(tmp_path, tuning.build)
