@@ -129,6 +129,7 @@ def make() -> Output:
     explanation = ROOT / "docs" / "explanation"
     output.page(explanation / "paper.md", {**paper_report.parts(), **paper_figures.parts(output)})
     output.page(explanation / "scale.md", scale_report.parts(output))
+    output.page(explanation / "memory.md", {"projected": scale_report.memory_table()})
     return output
 
 

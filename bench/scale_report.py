@@ -1,5 +1,6 @@
-"""Tables and curves of docs/explanation/scale.md, from `bench/results` alone."""
+"""Tables and curves of docs/explanation/scale.md and memory.md, from `bench/results` alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from aggtree.jobs.memory import format_size
@@ -48,7 +49,7 @@ def build_table() -> str:
     for count, line in builds().items():
         stages = _stages(line)
         seconds = sum(stage["seconds"] for stage in stages.values())
-        row = [f"{count:,}", "+".join(_words(line)), format_time(seconds)]
+        row = [f"{count:,}", _words(line["parameters"]["words"]), format_time(seconds)]
         row += [_stage_text(stages.get(name)) for name in STAGES]
         peak = max(stage["peak"] for stage in stages.values())
         disk = max((stage.get("disk", 0) for stage in stages.values()), default=0)
@@ -63,9 +64,30 @@ def build_table() -> str:
     return markdown(header, rows)
 
 
-def _words(line: Line) -> list[str]:
-    words = line["parameters"]["words"]
-    return [str(words[0]), f"{len(words) - 1} x {words[-1]}"]
+def _words(sizes: Sequence[int]) -> str:
+    wide, same = sizes[:1] if sizes[0] > sizes[-1] else [], sizes[-1]
+    return " + ".join([*map(str, wide), f"{len(sizes) - len(wide)} x {same}"])
+
+
+def memory_table() -> str:
+    """Projected and measured MiB by stage: builds whose reports have both, and trees of many codes."""
+    reports = [line for line in builds().values() if line["parameters"]["figures"] == "report"]
+    columns = {f"{line['parameters']['rows']:,} rows": _stages(line) for line in reports}
+    for line in record.read("billion"):
+        results = line["results"]
+        name = f"tree of {line['parameters']['rows']:,} codes, {_words(results['words'])}"
+        columns[name] = {stage["name"]: stage for stage in results["tree"]["stages"]}
+    rows = [
+        [stage, *(_both(stages.get(stage)) for stages in columns.values())]
+        for stage in STAGES
+        if any(stage in stages for stages in columns.values())
+    ]
+    return markdown(["stage", *columns], rows)
+
+
+def _both(stage: Line | None) -> str:
+    """Projected / measured."""
+    return f"{stage['projected'] / 2**20:.0f} / {stage['peak'] / 2**20:.0f}" if stage else ""
 
 
 def _stage_text(stage: Line | None) -> str:
@@ -129,13 +151,15 @@ def billion_table() -> str:
         results = line["results"]
         tree = results["tree"]
         opening = results.get("opening", {})
-        row = [f"{line['parameters']['rows']:,}", format_time(tree["seconds"]), format_size(tree["peak"])]
+        row = [f"{line['parameters']['rows']:,}", _words(results["words"])]
+        row += [format_time(tree["seconds"]), format_size(tree["peak"])]
         row.append(f"{results['bytes_per_vector']:.2f}")
         row.append(f"{opening['open_seconds']:.2f} s" if opening else "-")
         row += [f"{opening[kind]['p50_ms']:.2f}" if opening else "-" for kind in ("cold", "warm")]
         rows.append([*row, line["commit"]])
     header = [
         "codes",
+        "words",
         "sort, build, stitch",
         "peak memory",
         "bytes per vector",

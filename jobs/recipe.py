@@ -20,6 +20,8 @@ from aggtree.engine.params import (
 )
 from aggtree.jobs import defaults
 from aggtree.jobs.costs import Workload
+from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.version import __version__
 
 Words = str | int | Sequence[int] | None
 _LATER = ("metric", "taken", "continued")
@@ -89,12 +91,16 @@ class Recipe:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Recipe":
-        values = {
-            field.name: record[field.name]
-            for field in fields(cls)
-            if field.name in record or field.name not in _LATER
-        }
-        return cls(**values | {"words": tuple(values["words"])})
+        """The recipe a job or a manifest remembers; IndexFormatError when it is none of ours."""
+        try:
+            values = {
+                field.name: record[field.name]
+                for field in fields(cls)
+                if field.name in record or field.name not in _LATER
+            }
+            return cls(**values | {"words": tuple(values["words"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise IndexFormatError(f"parameters of no build of aggtree {__version__}: {error!r}") from error
 
     @property
     def trains(self) -> bool:

@@ -280,14 +280,17 @@ def test_every_part_of_the_pages_is_made_of_lines(tmp_path: Path) -> None:
     parameters = {"table": "encoding", "prefix": "sift", "bytes": 8}
     record.write("quantizer", parameters, {"beams": {"1": [30.0, 9.0], "10": [20.0, 5.0]}})
     opened = {"open_seconds": 0.01, "cold": {"p50_ms": 5.0}, "warm": {"p50_ms": 0.5}}
-    tree = {"seconds": 900.0, "peak": 2**30}
-    record.write("billion", {"rows": 10**9}, {"tree": tree, "bytes_per_vector": 13.0, "opening": opened})
+    stages = [{"name": "sort", "projected": 600 << 20, "peak": 512 << 20}]
+    tree = {"seconds": 900.0, "peak": 2**30, "stages": stages}
+    found = {"tree": tree, "words": [4096, 256, 256], "bytes_per_vector": 13.0, "opening": opened}
+    record.write("billion", {"rows": 10**9}, found)
     output = generated.Output()
     parts = {**paper_report.parts(), **paper_figures.parts(output), **scale_report.parts(output)}
     missing = {name for name, text in parts.items() if generated.MISSING in text}
     assert missing == {"search", "builds", "curves", "readers", "predictions"}
     assert "| online DA | 16,573 (0.704) | 10.0000 (0.500) |" in parts["errors-sift"]
-    assert "| 1,000,000,000 | 15 min 0 s | 1 GiB | 13.00 |" in parts["billion"]
+    assert "| 1,000,000,000 | 4096 + 2 x 256 | 15 min 0 s | 1 GiB | 13.00 |" in parts["billion"]
+    assert "| sort | 600 / 512 |" in scale_report.memory_table()
     names = {path.name for path in output.files}
     assert len(names) == 11 and all(f"../images/{name}" in "".join(parts.values()) for name in names)
     for text in output.files.values():

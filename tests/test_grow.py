@@ -25,10 +25,18 @@ from aggtree.jobs.build_index import continue_build
 from aggtree.jobs.command_line import cli
 from aggtree.jobs.job_run import RunOptions
 from aggtree.storage import filtered_search, job_record
-from aggtree.storage.errors import AggtreeError, BuildLockedError, BuildMismatchError, SourceError
+from aggtree.storage.errors import (
+    AggtreeError,
+    BuildLockedError,
+    BuildMismatchError,
+    IndexFormatError,
+    SourceError,
+)
+from aggtree.storage.format import MANIFEST
 from aggtree.storage.lock import BuildLock
 from aggtree.storage.manifest import read_manifest
 from aggtree.storage.row_bits import deleted_rows, extended, read_bits, unpacked
+from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.verify import verify_index
 
 EVERYTHING = aggtree.SearchParams.unlimited()
@@ -496,3 +504,15 @@ def test_unfinished_work_is_kept_from_other_commands(
     assert live is not None and live.deleted == 2
     assert [path.name for path in grown.glob("live-*")] == [live.file.path]
     assert not read_bits(grown / live.file.path, 5, 7).any()
+
+
+def test_parameters_of_no_build_are_refused(place: Path, grown: Path) -> None:
+    record = read_sealed(grown / MANIFEST)
+    for change in ({"beam": "ten"}, {"words": 3}, {"stray": 0}, {"cooling": "none"}):
+        write_sealed(grown / MANIFEST, record | {"parameters": record["parameters"] | change})
+        for grow_on in (
+            lambda: aggtree.append(grown, place / "1.npy", workers=0),
+            lambda: aggtree.compact(grown, workers=0),
+        ):
+            with pytest.raises(IndexFormatError, match="parameters of no build"):
+                grow_on()
