@@ -7,13 +7,16 @@ the generated source itself, whose computation counts as reading. Encoding: rows
 kernel on rows in memory, in one process on one thread and on two, beside the tasks of a job, which read the
 file, encode, write shards and record them, in threads and on a local Dask cluster. All are timed in turns
 and the best turn of each counts, so that noise hits all alike; the processor time of all processes together
-is told too, which a busy machine changes less. Training: seconds of the stage beside those of the same calls
-on rows in memory, without reading, Dask and checkpoints.
+is told too, which a busy machine changes less. The overhead of a job is the share of its workers' time that
+was not spent in the kernel, in the very same seconds: a kernel timed apart may meet a faster moment of the
+machine. Training: seconds of the stage beside those of the same calls on rows in memory, without reading,
+Dask and checkpoints.
 """
 
 import argparse
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +31,14 @@ import psutil
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.encoding import Encoder
 from aggtree.engine.params import AnnealingParams, parse_words
+from aggtree.jobs import encode as encode_module
 from aggtree.jobs import train as train_module
 from aggtree.jobs.defaults import CHUNK_ROWS, default_batch_rows, default_shard_rows
-from aggtree.jobs.encode import EncodeTask, encode_shard
+from aggtree.jobs.encode import EncodeTask
 from aggtree.jobs.executors import Executor, InProcess, local_cluster
 from aggtree.jobs.memory import MemoryMeter
 from aggtree.jobs.progress import Progress
-from aggtree.jobs.tasks import single_threaded_blas
+from aggtree.jobs.tasks import Tick, single_threaded_blas
 from aggtree.jobs.train import TrainJob, train
 from aggtree.storage.code_store import create_code_store
 from aggtree.storage.dictionary_file import load_dictionaries, save_dictionaries
@@ -91,10 +95,11 @@ def written_file(folder: Path, rows: int) -> Path:
 
 
 class Cost(NamedTuple):
-    """Seconds of time and of processors, of one row."""
+    """Seconds of time, of processors, and of the kernel in all threads, of one row."""
 
     time: float
     processors: float
+    kernel: float
 
 
 class Stopwatch:
@@ -108,8 +113,8 @@ class Stopwatch:
         self.seconds = time.perf_counter() - self._began
         self.busy = _processor_seconds() - self._busy
 
-    def cost(self, rows: int) -> Cost:
-        return Cost(self.seconds / rows, self.busy / rows)
+    def cost(self, rows: int, kernel: float) -> Cost:
+        return Cost(self.seconds / rows, self.busy / rows, kernel / rows)
 
 
 def _processor_seconds() -> float:
@@ -117,6 +122,27 @@ def _processor_seconds() -> float:
     this = psutil.Process()
     times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
     return sum(spent.user + spent.system for spent in times)
+
+
+_spent = threading.local()
+
+
+class TimedEncoder(Encoder):
+    """Counts the seconds its thread spends in the kernel."""
+
+    def encode(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        began = time.perf_counter()
+        try:
+            return super().encode(rows, out)
+        finally:
+            _spent.seconds += time.perf_counter() - began
+
+
+def encode_timed(task: EncodeTask, tick: Tick) -> dict[str, Any]:
+    """`encode_shard` in whatever process runs this, and the seconds of its kernel."""
+    encode_module.Encoder = TimedEncoder  # type: ignore[misc]
+    _spent.seconds = 0.0
+    return encode_module.encode_shard(task, tick) | {"kernel_seconds": _spent.seconds}
 
 
 class Encoding:
@@ -141,7 +167,7 @@ class Encoding:
             encoder.encode(rows[:1000])
             with Stopwatch() as watch:
                 list(pool.map(encoder.encode, [rows] * threads))
-        return watch.cost(threads * len(rows))
+        return watch.cost(threads * len(rows), threads * watch.seconds)
 
     def job(self, executor: Executor, most: int | None = None) -> Cost:
         """The stage, or its first `most` tasks, recording and the memory meter included."""
@@ -149,10 +175,12 @@ class Encoding:
         try:
             job = start_job(place / "index", {}, {"rows": self.rows})
             tasks = self.tasks(place / "codes.zarr")[:most]
+            kernel = 0.0
             with Stopwatch() as watch, MemoryMeter():
-                for task, outcome in executor.run("encode", encode_shard, tasks, Progress()):
+                for task, outcome in executor.run("encode", encode_timed, tasks, Progress()):
+                    kernel += outcome.value.pop("kernel_seconds")
                     job.record_done("encode", task.number, outcome.value)
-            return watch.cost(sum(task.rows for task in tasks))
+            return watch.cost(sum(task.rows for task in tasks), kernel)
         finally:
             shutil.rmtree(place)
 
@@ -196,7 +224,14 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
     return {
         "rates": rates,
         "scaling": {kind: rates[f"{kind}_2"] / rates[f"{kind}_1"] for kind in KINDS},
-        "overhead": {kind: 1 - rates[f"{kind}_1"] / rates["kernel_1"] for kind in KINDS[1:]},
+        "overhead": {
+            f"{kind}_{count}": float(
+                np.median([1 - cost.kernel / cost.time / count for cost in turns[f"{kind}_{count}"]])
+            )
+            for kind in KINDS[1:]
+            for count in (1, 2)
+        },
+        "turns": {name: [1 / cost.time for cost in costs] for name, costs in turns.items()},
         "processor_overhead": {name: cost / busy["kernel_1"] - 1 for name, cost in busy.items()},
     }
 
