@@ -129,10 +129,10 @@ def run_append(
         manifest = read_manifest(index)  # which nobody changes now
         _check_input(index, manifest, source, ids)
         check_unchanged(index, manifest, recipe, source.rows)
-        there = _segment_of(index, manifest, fingerprint, any_will_do=repair)
-        if there is None and repair:
+        there = _segments_of(index, manifest, fingerprint, all_of_them=repair)
+        if repair and not there:
             raise BuildMismatchError(f"{index}: holds no segment of these rows; nothing to repair")
-        if there is None:
+        if not there:
             check_presence(index, manifest)
             rows, place = fingerprint | {"first_row": manifest.all_source_rows}, codes or ""
             job = start_job(index, recipe.to_json(), rows, replace=replace, codes=place, task="append")
@@ -140,9 +140,9 @@ def run_append(
         else:
             damaged = reopened(index, there, repair=repair)
             if damaged is None:
-                return _already_there(index, manifest, there, plan)
+                return _already_there(index, manifest, there[0], plan)
             job = damaged
-        known = None if ids is None or there is not None else _known_ids(job, manifest)
+        known = None if ids is None or there else _known_ids(job, manifest)
         copy_ids(job, ids, plan.allowed, known)
         with open_stages(job, plan, source, options=options, cluster=cluster) as stages:
             stages.train(TakenDictionaries.of(index, manifest))
@@ -175,24 +175,22 @@ def check_unchanged(index: Path, manifest: Manifest, recipe: Recipe, rows: int) 
         raise BuildMismatchError(f"{index}: was changed by another command meanwhile; run this one again")
 
 
-def _segment_of(
-    index: Path, manifest: Manifest, fingerprint: dict[str, Any], *, any_will_do: bool
-) -> Manifest | None:
+def _segments_of(
+    index: Path, manifest: Manifest, fingerprint: dict[str, Any], *, all_of_them: bool
+) -> list[Manifest]:
     """The segment that was appended last, if it holds these very rows and none of them was deleted since.
 
-    any_will_do : any segment that holds them, deleted or not.
+    all_of_them : all segments that hold them, deleted or not, the newest first.
     """
-    for part in reversed(manifest.segments):
-        same = all(part.source.get(name) == value for name, value in fingerprint.items())
-        if same and (any_will_do or manifest.live is None):
-            return part
-        if same and manifest.live is not None:
-            rows = part.first_row, part.first_row + part.source_rows
-            whole = bool(read_bits(index / manifest.live.file.path, *rows).all())
-            return part if whole else None
-        if not any_will_do:
-            return None
-    return None
+    same = [
+        part
+        for part in reversed(manifest.segments if all_of_them else manifest.segments[-1:])
+        if all(part.source.get(name) == value for name, value in fingerprint.items())
+    ]
+    if not same or all_of_them or manifest.live is None:
+        return same
+    rows = same[0].first_row, same[0].first_row + same[0].source_rows
+    return same if read_bits(index / manifest.live.file.path, *rows).all() else []
 
 
 def _already_there(index: Path, manifest: Manifest, last: Manifest, plan: Plan) -> AppendResult:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -108,7 +109,7 @@ def run_build(
             job = move_codes(job, codes)
         else:
             check_built_place(manifest, index, codes)
-            damaged = reopened(index, manifest, repair=task.repair)
+            damaged = reopened(index, [manifest], repair=task.repair)
             if damaged is None:
                 return _already_built(index, manifest, plan)
             job = damaged
@@ -153,7 +154,7 @@ def continue_build(
     if source is not None and not same_vectors(source, fingerprint):
         raise BuildMismatchError(f"{source.spec}: not the source that {index} was trained on; name that one")
     with plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
-        job = started[0] if manifest is None else reopened(index, manifest, repair=True)
+        job = started[0] if manifest is None else reopened(index, [manifest], repair=True)
         if job is None:
             return _already_built(index, read_manifest(index), plan)
         job = move_codes(job, codes)
@@ -166,16 +167,16 @@ def continue_build(
             return result_of(stages, stages.commit(), began)
 
 
-def reopened(index: Path, part: Manifest, *, repair: bool) -> JobRecord | None:
-    """The job that repairs a finished build; None when there is nothing to do."""
+def reopened(index: Path, parts: Sequence[Manifest], *, repair: bool) -> JobRecord | None:
+    """The job that repairs a finished build, the first of `parts` that is damaged; None when none is."""
     from aggtree.jobs.repair import check_presence, damages_of, reopen
 
     if repair:
-        damages = damages_of(index, part)
+        damaged, damages = damages_of(index, parts)
         if damages:
-            return reopen(index, part, damages)
+            return reopen(index, damaged, damages)
     check_presence(index, read_manifest(index))
-    if all(job.build == part.build for job in unfinished_jobs(index)):
+    if all(job.build == parts[0].build for job in unfinished_jobs(index)):
         finish_job(index)  # what a process killed after the commit left behind
     return None
 

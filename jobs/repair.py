@@ -30,25 +30,28 @@ def check_presence(index: Path, manifest: Manifest) -> None:
             raise IndexFormatError(f"{index / record.path}: {problem}; run the same command with --repair")
 
 
-def damages_of(index: Path, part: Manifest) -> list[Damage]:
-    """The damages of one segment, from a look at every byte of the index.
+def damages_of(index: Path, parts: Sequence[Manifest]) -> tuple[Manifest, list[Damage]]:
+    """The first of some segments that is damaged, and its damages, from a look at every byte of the index.
 
     IndexFormatError when only others are damaged: each is repaired by the command that made it.
     """
     damages = verify_index(index, workers=len(os.sched_getaffinity(0)), deep=True)
-    codes = part.codes.location if part.codes else part.directory
-    own = [
-        damage
-        for damage in damages
-        if damage.file in (MANIFEST, part.directory)
-        or damage.file.startswith((f"{part.directory}/", f"{codes}/"))
-    ]
-    if damages and not own:
+    for part in parts:
+        codes = part.codes.location if part.codes else part.directory
+        inside = (f"{part.directory}/", f"{codes}/")
+        own = [
+            damage
+            for damage in damages
+            if damage.file in (MANIFEST, part.directory) or damage.file.startswith(inside)
+        ]
+        if own:
+            return part, own
+    if damages:
         remedy = "repeat the `aggtree append` that made it with --repair"
         if damages[0].file.startswith(LIVE_PREFIX):
             remedy = "which rows were deleted is lost; copy the file again"
         raise IndexFormatError(f"{index}: damaged elsewhere: {damages[0]}; {remedy}")
-    return own
+    return parts[0], []
 
 
 def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRecord:

@@ -32,7 +32,7 @@ from aggtree.storage.errors import (
     IndexFormatError,
     SourceError,
 )
-from aggtree.storage.format import MANIFEST
+from aggtree.storage.format import MANIFEST, TREE
 from aggtree.storage.lock import BuildLock
 from aggtree.storage.manifest import read_manifest
 from aggtree.storage.row_bits import deleted_rows, extended, read_bits, unpacked
@@ -245,6 +245,18 @@ def test_repairing_what_is_not_there(place: Path, grown: Path) -> None:
     aggtree.compact(grown, workers=0)
     with pytest.raises(BuildMismatchError, match="no segment"):
         aggtree.append(grown, place / "2.npy", workers=0, repair=True)
+
+
+def test_either_of_two_segments_of_one_source_is_repaired(place: Path, grown: Path) -> None:
+    assert aggtree.append(grown, place / "1.npy", workers=0).first_row == ROWS
+    first, _, last = read_manifest(grown).segments
+    for part in (first, last):
+        file = grown / part.directory / TREE / "records"
+        whole = file.read_bytes()
+        file.write_bytes(bytes(len(whole)))
+        assert verify_index(grown)
+        aggtree.append(grown, place / "1.npy", workers=0, repair=True)
+        assert file.read_bytes() == whole and verify_index(grown) == []
 
 
 def test_compacting_gives_the_bytes_of_one_build(place: Path, grown: Path) -> None:
