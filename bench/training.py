@@ -1,6 +1,7 @@
 """What training gains from its rows: how many for a wide first dictionary, which, and what if there are few.
 
     python -m bench training [--data DIR] [first_words|other_rows|few_rows ...]
+    python -m bench training --rows-per-word 15 other_rows
 
 E is a mean squared error. `first_words`: a wide first dictionary from several numbers of rows per word, E of
 other rows after each pass. `other_rows`: the dictionaries after a wide first one, trained on the rows the
@@ -51,6 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="the folder of PREFIX_learn and PREFIX_base, for few_rows")
     parser.add_argument("--prefix", default="photogist10k")
     parser.add_argument("--first", type=int, default=8192, help="words of the first dictionary")
+    parser.add_argument("--rows-per-word", type=int, default=FIRST_ROWS_PER_WORD, help="for other_rows")
     parser.add_argument("--words", default="256x8", help="of the others, and of few_rows")
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args(arguments)
@@ -104,7 +106,7 @@ def first_words(options: argparse.Namespace) -> Measured:
 
 def other_rows(options: argparse.Namespace) -> Measured:
     """E of three kinds of rows, with the later dictionaries trained on two of them."""
-    count = FIRST_ROWS_PER_WORD * options.first
+    count = options.rows_per_word * options.first
     rows = generated_rows(count + BATCH + HELD_OUT)
     learned, others, neither = np.split(rows, [count, count + BATCH])
     *_, words = learned_words(learned, options.first)
@@ -117,7 +119,7 @@ def other_rows(options: argparse.Namespace) -> Measured:
         codes[name] = {kind: code_error(trainer, part) for kind, part in kinds.items()}
     parameters = {"first": options.first, "words": options.words, "rounds": options.rounds, "batch": BATCH}
     first = {kind: first_error(words, part) for kind, part in kinds.items()}
-    return parameters | {"rows_per_word": FIRST_ROWS_PER_WORD}, {"first_E": first, "E": codes}
+    return parameters | {"rows_per_word": options.rows_per_word}, {"first_E": first, "E": codes}
 
 
 class FewRows:

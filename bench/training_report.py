@@ -6,14 +6,11 @@ from aggtree.engine.params import parse_words
 from bench import record
 from bench.generated import MISSING, markdown
 from bench.paper_report import measured_errors
+from bench.quantizer_report import latest
 
 Line = dict[str, Any]
 
-KINDS = {
-    "learned": "those the first dictionary was learned from",
-    "others": "others, of which the later ones may learn",
-    "neither": "none of these",
-}
+KINDS = {"learned": "rows of the first dictionary", "others": "others", "neither": "neither"}
 
 
 def newest(what: str) -> Line | None:
@@ -44,20 +41,20 @@ def first_words() -> str:
 
 def other_rows() -> str:
     """E of the first word and of the whole code, on rows that training has seen and on others."""
-    line = newest("other_rows")
-    if line is None:
+    lines = [line for line in record.read("training") if line["parameters"]["what"] == "other_rows"]
+    if not lines:
         return MISSING
-    results, parameters = line["results"], line["parameters"]
-    rows = [
-        [name, *(thousands(errors[kind]) for errors in (results["first_E"], *results["E"].values()))]
-        for kind, name in KINDS.items()
-    ]
-    header = ["rows", "first word alone"]
-    header += [f"whole code, trained on {name}" for name in ("rows of the first dictionary", "others")]
+    rows = []
+    for (count,), line in sorted(latest(lines, "rows_per_word").items()):
+        errors = (line["results"]["first_E"], *line["results"]["E"].values())
+        for kind, name in KINDS.items():
+            rows.append([str(count), name, *(thousands(error[kind]) for error in errors)])
+    header = ["rows per word", "E of", "first word alone"]
+    header += [f"whole code, later ones trained on {name}" for name in ("rows of the first", "others")]
+    parameters = lines[-1]["parameters"]
     words = (
-        f"E on generated rows, `{parameters['first']},{parameters['words']}`, the first dictionary from "
-        f"{parameters['rows_per_word']} rows per word, the later ones from {parameters['batch']:,} rows in "
-        f"{parameters['rounds']} rounds:"
+        f"Generated rows, `{parameters['first']},{parameters['words']}`, the later dictionaries trained on "
+        f"{parameters['batch']:,} rows in {parameters['rounds']} rounds:"
     )
     return f"{words}\n\n{markdown(header, rows)}"
 

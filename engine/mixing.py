@@ -22,10 +22,10 @@ MIXED_ROWS_PER_WORD = 16
 """With fewer rows for each word of the largest dictionary there is nothing to mix."""
 
 MIX = 0.5
-"""Part of the second row in a mixed row: of 0, 0.3, 0.5 and 0.7 the best for rows held out."""
+"""Part of the second row in a mixed row: for rows held out less is worse and more is no better."""
 
 SPARE_AXES = 2
-"""Axes kept for each one an ideal code would describe: of 1, 1.5, 2 and 4 the best for rows held out."""
+"""Axes kept for each one an ideal code would describe: fewer are worse for rows held out, more hardly better."""
 
 
 @dataclass(frozen=True)

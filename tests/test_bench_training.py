@@ -17,13 +17,13 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that measure nothing, and results that are recorded nowhere else."""
     monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
     sizes: dict[str, Any] = {"BATCH": 2000, "HELD_OUT": 500, "ROWS_PER_WORD": (5, 10), "BEAM": 4}
-    choices: dict[str, Any] = {"SHARES": (0.0, 0.5), "SPARE_AXES": (1, 2), "FIRST_ROWS_PER_WORD": 5}
+    choices: dict[str, Any] = {"SHARES": (0.0, 0.5), "SPARE_AXES": (1, 2)}
     for name, value in (sizes | choices).items():
         monkeypatch.setattr(training, name, value)
 
 
 def test_rows_of_a_wide_first_dictionary() -> None:
-    options = ["--first", "300", "--words", "16x2", "--rounds", "2"]
+    options = ["--first", "300", "--words", "16x2", "--rounds", "2", "--rows-per-word", "7"]
     assert training.main([*options, "first_words", "other_rows"]) == 0
     words, rows = record.read("training")
     errors = words["results"]["E"]
@@ -34,7 +34,7 @@ def test_rows_of_a_wide_first_dictionary() -> None:
     assert codes["learned"]["learned"] < codes["others"]["learned"] < first["learned"]
     parts = training_report.parts()
     assert "| 10 | " in parts["first-words"] and "after 1 pass | 2 | 3 | 4 | 5 | 6 |" in parts["first-words"]
-    assert "`300,16x2`" in parts["other-rows"]
+    assert "`300,16x2`" in parts["other-rows"] and "| 7 | neither | " in parts["other-rows"]
     assert all(generated.MISSING in parts[name] for name in ("few-rows", "mixtures", "bound"))
 
 
