@@ -2,8 +2,8 @@
 
 A source is cut into cells of equal size, one for each batch. The dictionaries behind a wide first one learn
 from the middle of each cell, the first one from its beginning: while the source has twice the rows to train
-on, no row is in both. What the first dictionary leaves of rows it has learned is too little, and dictionaries
-trained on that would not suit the rest of the source.
+on, no row is in both. What the first dictionary leaves of rows it has learned is too little, and with few
+rows per word dictionaries trained on that suit the rest of the source less.
 """
 
 from collections.abc import Sequence
