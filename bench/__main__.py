@@ -14,6 +14,7 @@ NOT_BENCHMARKS = {
         "prediction",
         "quantizer_report",
         "scale_report",
+        "training_report",
     ),
 }
 

@@ -1,0 +1,121 @@
+"""Tables of docs/explanation/algorithm.md, from `bench/results` alone."""
+
+from typing import Any
+
+from aggtree.engine.params import parse_words
+from bench import record
+from bench.generated import MISSING, markdown
+from bench.paper_report import measured_errors
+from bench.quantizer_report import latest
+
+Line = dict[str, Any]
+
+KINDS = {"learned": "rows of the first dictionary", "others": "others", "neither": "neither"}
+
+
+def newest(what: str) -> Line | None:
+    """The newest line of one measurement."""
+    lines = [line for line in record.read("training") if line["parameters"]["what"] == what]
+    return lines[-1] if lines else None
+
+
+def thousands(error: float) -> str:
+    return f"{error / 1000:.1f}k"
+
+
+def first_words() -> str:
+    """E of the first word alone by rows per word and passes."""
+    line = newest("first_words")
+    if line is None:
+        return MISSING
+    errors, parameters = line["results"]["E"], line["parameters"]
+    passes = max(len(values) for values in errors.values()) - 1
+    header = ["rows per word", "rows drawn as words", "after 1 pass", *map(str, range(2, passes + 1))]
+    rows = [[count, *map(thousands, values)] for count, values in errors.items()]
+    words = (
+        f"E of the first word alone, {parameters['first']:,} words, on {parameters['held_out']:,} generated "
+        "rows not learned from:"
+    )
+    return f"{words}\n\n{markdown(header, rows)}"
+
+
+def other_rows() -> str:
+    """E of the first word and of the whole code, on rows that training has seen and on others."""
+    lines = [line for line in record.read("training") if line["parameters"]["what"] == "other_rows"]
+    if not lines:
+        return MISSING
+    rows = []
+    for (count,), line in sorted(latest(lines, "rows_per_word").items()):
+        errors = (line["results"]["first_E"], *line["results"]["E"].values())
+        for kind, name in KINDS.items():
+            rows.append([str(count), name, *(thousands(error[kind]) for error in errors)])
+    header = ["rows per word", "E of", "first word alone"]
+    header += [f"whole code, later ones trained on {name}" for name in ("rows of the first", "others")]
+    parameters = lines[-1]["parameters"]
+    words = (
+        f"Generated rows, `{parameters['first']},{parameters['words']}`, the later dictionaries trained on "
+        f"{parameters['batch']:,} rows in {parameters['rounds']} rounds:"
+    )
+    return f"{words}\n\n{markdown(header, rows)}"
+
+
+def few_rows() -> str:
+    """E of training rows and of others by the way of cooling."""
+    line = newest("few_rows")
+    if line is None:
+        return MISSING
+    results, parameters = line["results"], line["parameters"]
+    ways = ("start", "joint", "mixed")
+    rows = [
+        [f"E of {name}", *(thousands(results[way][kind]) for way in ways)]
+        for kind, name in {
+            "trained": f"the {parameters['rows']:,} training rows",
+            "held_out": f"{parameters['held_out']:,} others",
+        }.items()
+    ]
+    after = f"after {parameters['rounds']} rounds"
+    header = [_set(parameters), "at the start", f"{after} on the rows", f"{after} on mixtures"]
+    return markdown(header, rows)
+
+
+def _set(parameters: Line) -> str:
+    return f"{parameters['prefix']}, {parameters['dimension']} dimensions, `{parameters['words']}`"
+
+
+def mixtures() -> str:
+    """E of rows held out by the share of the second row, and by the number of axes."""
+    line = newest("few_rows")
+    if line is None:
+        return MISSING
+    results = line["results"]
+    tables = []
+    for name, found in {"share of x'": results["shares"], "axes": results["axes"]}.items():
+        values = [thousands(errors["held_out"]) for errors in found.values()]
+        header = [f"{key} (ideal)" if key == str(results["ideal_axes"]) else key for key in found]
+        tables.append(markdown([name, *header], [["E held out", *values]]))
+    return "\n".join(tables)
+
+
+def bound() -> str:
+    """How far a code of so many bits could go, and how far codes went."""
+    line = newest("few_rows")
+    if line is None:
+        return MISSING
+    prefix = line["parameters"]["prefix"]
+    rows = [["a Gaussian source of this covariance, at least", thousands(line["results"]["bound"])]]
+    width = len(parse_words(line["parameters"]["words"]))
+    errors = measured_errors(prefix, width)
+    names = {"da": "Dictionary Annealing", "rq": "Faiss RQ", "lsq": "Faiss LSQ"}
+    rows += [[name, thousands(errors[method])] for method, name in names.items() if method in errors]
+    return markdown([f"{prefix}, trained on the learn file, {width} bytes", "E of the base file"], rows)
+
+
+def parts() -> dict[str, str]:
+    """The generated parts of docs/explanation/algorithm.md."""
+    return {
+        "other-rows": other_rows(),
+        "first-words": first_words(),
+        "few-rows": few_rows(),
+        "mixtures": mixtures(),
+        "bound": bound(),
+    }
