@@ -31,15 +31,19 @@ def package_version(name: str) -> str | None:
 
 
 def commit() -> str:
-    """The commit measured, with a mark when the tree had changes."""
+    """The commit measured, with a mark when the tree had other changes than results and what they say."""
+    name = _git("describe", "--always")
+    made = [f":(exclude,top){path}" for path in ("bench/results", "docs", "README.md")]
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *made)
+    return f"{name}-dirty" if changes else name or "unknown"
+
+
+def _git(*arguments: str) -> str:
+    """What git says of this tree; nothing where there is none."""
     answer = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
-    return answer.stdout.strip() or "unknown"
+    return answer.stdout.strip()
 
 
 def machine() -> dict[str, Any]:
