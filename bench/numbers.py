@@ -102,7 +102,7 @@ def quantizer_part(lines: list[dict[str, Any]], prefix: str) -> str:
     mine = [line for line in of_last_run(tables) if line["parameters"]["prefix"] == prefix]
     newest = {key: line["results"] for key, line in latest(mine, "bytes", "method").items()}
     rows = []
-    for (width, method), rival in sorted(newest.items(), key=str):
+    for (width, method), rival in sorted(newest.items(), key=lambda item: item[0]):
         ours = newest.get((width, "da"))
         if method == "da" or ours is None:
             continue
