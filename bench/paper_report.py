@@ -10,7 +10,7 @@ from typing import Any
 from bench import record
 from bench.data_sets import title_of
 from bench.generated import MISSING, markdown
-from bench.quantizer_report import latest, of_last_run
+from bench.quantizer_report import latest
 
 Line = dict[str, Any]
 
@@ -66,11 +66,11 @@ EMPTY = f"`{NOTHING}`: not in the paper, or not measured yet."
 
 
 def measured_errors(prefix: str, width: int) -> dict[str, float]:
-    """E of each method at so many bytes, in the newest run of the set."""
+    """The newest E of each method at so many bytes, which is the same in every run."""
     lines = [line for line in record.read("quantizer") if line["parameters"]["table"] == "training"]
     mine = [
         line
-        for line in of_last_run(lines)
+        for line in lines
         if (line["parameters"]["prefix"], line["parameters"]["bytes"]) == (prefix, width)
     ]
     found = {method: line["results"]["E"] for (method,), line in latest(mine, "method").items()}

@@ -19,13 +19,15 @@ def markdown(header: tuple[str, ...], rows: Rows) -> str:
 
 
 def of_last_run(records: list[Record]) -> list[Record]:
-    """The records of each set's newest run: rows of one table come from one run."""
-    runs = latest(records, "prefix", "bytes")
+    """The records of each set's newest run with our own method: what is compared comes from one run."""
+    ours = [line for line in records if line["parameters"]["method"] == "da"]
+    runs = {key: line["parameters"].get("run") for key, line in latest(ours, "prefix", "bytes").items()}
+    unknown = object()
     return [
         line
         for line in records
-        for newest in [runs[line["parameters"]["prefix"], line["parameters"]["bytes"]]]
-        if line["parameters"].get("run") == newest["parameters"].get("run")
+        for key in [(line["parameters"]["prefix"], line["parameters"]["bytes"])]
+        if runs.get(key, unknown) == line["parameters"].get("run")
     ]
 
 
