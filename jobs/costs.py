@@ -14,7 +14,7 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import Cooling, TreeParams
 from aggtree.jobs.memory import MIB
 
-DRIVER_BYTES = 240 * MIB  # this process: libraries and kernels, and 25 MiB that stages leave behind
+DRIVER_BYTES = 256 * MIB  # this process: libraries and kernels, and 41 MiB that stages leave behind
 CLUSTER_BYTES = 14 * MIB  # a scheduler inside this process, and its helper process
 WORKER_BYTES = 108 * MIB  # one spawned worker, without the pages of libraries it shares
 STRANGER_BYTES = 226 * MIB  # a worker of an existing cluster, wherever it is
