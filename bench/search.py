@@ -70,6 +70,7 @@ def learned(options: argparse.Namespace) -> tuple[np.ndarray, Dictionaries, np.n
         }
         if path is None:
             return arrays["codes"], annealing.dictionaries, arrays["ranges"]
+        path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **arrays)
     with np.load(path) as stored:
         return stored["codes"], Dictionaries(stored["words"], CodeLayout(options.words)), stored["ranges"]
