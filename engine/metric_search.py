@@ -40,9 +40,9 @@ class InnerProductSearcher(Searcher):
         start = self._words.start.copy()
         start[:first_columns] = self._base
         self._words = self._words._replace(start=start)
-        norms = np.full_like(self._first.norms, self._base)
-        norms.flags.writeable = False
-        self._first = self._first._replace(norms=norms)
+        norms, offsets = np.full_like(self._first.norms, self._base), np.zeros_like(self._first.offsets)
+        norms.flags.writeable = offsets.flags.writeable = False
+        self._first = self._first._replace(norms=norms, offsets=offsets)
 
     def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
         return scale_to_length_1(queries)

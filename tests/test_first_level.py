@@ -9,9 +9,12 @@ from aggtree.engine.best_kernels import Best
 from aggtree.engine.first_level import check_groups, cluster, group_probes, grouped
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, nearest_first
 from aggtree.engine.look_up_kernels import multiply_columns
+from aggtree.engine.metric_search import CosineSearcher, InnerProductSearcher
 from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.engine.search import Searcher
 from aggtree.engine.tree import build_tree
+
+LIMITED = SearchParams(limits=(25,))
 
 
 def best_of(room: int) -> Best:
@@ -95,6 +98,20 @@ def test_a_grouped_level_answers_like_a_whole_one() -> None:
     assert np.array_equal(a.distances, b.distances)
     counts = in_groups.search_with_counts(queries, 50, SearchParams(limits=(3,)))[1]
     assert (counts.leaves > 0).all()
+
+
+@pytest.mark.parametrize("kind", [Searcher, InnerProductSearcher, CosineSearcher])
+def test_a_grouped_level_keeps_the_nodes_of_a_whole_one(kind: type[Searcher]) -> None:
+    words = (700, 6, 6)
+    dictionaries, codes = random_dictionaries(words), random_codes(words, 4000, 700)
+    dictionaries.words[:300] *= 5  # words of very different lengths
+    ids = np.arange(4000, dtype=np.uint32)
+    tree = build_tree(codes, ids, dictionaries, TreeParams(bucket=8), whole_ranges(3))
+    queries = random_queries(30)
+    # All groups are looked into, so rounding alone can change which nodes are kept.
+    found = [kind(tree, dictionaries, one_stage=size).search(queries, 40, LIMITED).ids for size in (4096, 9)]
+    shared = [np.isin(a, b).mean() for a, b in zip(*found, strict=True)]
+    assert np.mean(shared) > 0.97
 
 
 def test_more_words_are_looked_into_for_more_nodes() -> None:
