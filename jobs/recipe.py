@@ -115,10 +115,14 @@ class Recipe:
 
     def workload(self, rows: int, dimension: int, dtype: str, source_rows: int = 0) -> Workload:
         """The size of a build of this source."""
+        try:
+            item_bytes = np.dtype(dtype).itemsize
+        except TypeError as error:  # as a manifest may say that is none of ours
+            raise IndexFormatError(f"vectors of type {dtype[:40]!r}: not one that numpy knows") from error
         return Workload(
             rows=rows,
             dimension=dimension,
-            item_bytes=np.dtype(dtype).itemsize,
+            item_bytes=item_bytes,
             words=self.words,
             beam=self.beam,
             batch_rows=min(self.batch_rows, rows),

@@ -528,3 +528,6 @@ def test_parameters_of_no_build_are_refused(place: Path, grown: Path) -> None:
         ):
             with pytest.raises(IndexFormatError, match="parameters of no build"):
                 grow_on()
+    write_sealed(grown / MANIFEST, record | {"source": record["source"] | {"dtype": "none"}})
+    with pytest.raises(IndexFormatError, match="vectors of type 'none'"):
+        aggtree.compact(grown, workers=0)
