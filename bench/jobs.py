@@ -139,7 +139,8 @@ class TimedEncoder(Encoder):
 
 
 def encode_timed(task: EncodeTask, tick: Tick) -> dict[str, Any]:
-    """`encode_shard` in whatever process runs this, and the seconds of its kernel."""
+    """`encode_shard`, and the seconds of its kernel."""
+    # Of a worker process for good; in this one `measure_encoding` puts the other back.
     encode_module.Encoder = TimedEncoder  # type: ignore[misc]
     _spent.seconds = 0.0
     return encode_module.encode_shard(task, tick) | {"kernel_seconds": _spent.seconds}
@@ -207,6 +208,7 @@ def measure_encoding(options: argparse.Namespace, spec: str) -> dict[str, Any]:
     """Rows per second of the kernel and of jobs with 1 and 2 workers: the best of several turns."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.work)))
+        stack.enter_context(mock.patch.object(encode_module, "Encoder", TimedEncoder))
         encoding = Encoding(options, spec, folder)
         encoding.job(InProcess(1), 1)  # compiles the kernels, or each worker would
         clusters = {count: stack.enter_context(local_cluster(count)) for count in (1, 2)}

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from aggtree.engine.encoding import Encoder
+from aggtree.jobs import encode as encode_module
 from bench import jobs, record
 
 
@@ -22,3 +24,4 @@ def test_the_benchmark_of_jobs_runs(
     assert train["results"]["seconds"]["stage"] > 0
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["base-4000.bvecs"]
     assert "encode file" in capsys.readouterr().out
+    assert encode_module.Encoder is Encoder  # as it was
