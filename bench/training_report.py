@@ -23,11 +23,8 @@ def thousands(error: float) -> str:
     return f"{error / 1000:.1f}k"
 
 
-def first_words() -> str:
+def first_words(line: Line) -> str:
     """E of the first word alone by rows per word and passes."""
-    line = newest("first_words")
-    if line is None:
-        return MISSING
     errors, parameters = line["results"]["E"], line["parameters"]
     passes = max(len(values) for values in errors.values()) - 1
     header = ["rows per word", "rows drawn as words", "after 1 pass", *map(str, range(2, passes + 1))]
@@ -59,11 +56,8 @@ def other_rows() -> str:
     return f"{words}\n\n{markdown(header, rows)}"
 
 
-def few_rows() -> str:
+def few_rows(line: Line) -> str:
     """E of training rows and of others by the way of cooling."""
-    line = newest("few_rows")
-    if line is None:
-        return MISSING
     results, parameters = line["results"], line["parameters"]
     ways = ("start", "joint", "mixed")
     rows = [
@@ -82,11 +76,8 @@ def _set(parameters: Line) -> str:
     return f"{parameters['prefix']}, {parameters['dimension']} dimensions, `{parameters['words']}`"
 
 
-def mixtures() -> str:
+def mixtures(line: Line) -> str:
     """E of rows held out by the share of the second row, and by the number of axes."""
-    line = newest("few_rows")
-    if line is None:
-        return MISSING
     results = line["results"]
     tables = []
     for name, found in {"share of x'": results["shares"], "axes": results["axes"]}.items():
@@ -96,11 +87,8 @@ def mixtures() -> str:
     return "\n".join(tables)
 
 
-def bound() -> str:
+def bound(line: Line) -> str:
     """How far a code of so many bits could go, and how far codes went."""
-    line = newest("few_rows")
-    if line is None:
-        return MISSING
     prefix = line["parameters"]["prefix"]
     rows = [["a Gaussian source of this covariance, at least", thousands(line["results"]["bound"])]]
     width = len(parse_words(line["parameters"]["words"]))
@@ -112,10 +100,12 @@ def bound() -> str:
 
 def parts() -> dict[str, str]:
     """The generated parts of docs/explanation/algorithm.md."""
+    first, few = newest("first_words"), newest("few_rows")
     return {
         "other-rows": other_rows(),
-        "first-words": first_words(),
-        "few-rows": few_rows(),
-        "mixtures": mixtures(),
-        "bound": bound(),
+        "first-words": first_words(first) if first else MISSING,
+        **{
+            name: make(few) if few else MISSING
+            for name, make in {"few-rows": few_rows, "mixtures": mixtures, "bound": bound}.items()
+        },
     }

@@ -52,8 +52,9 @@ def test_few_rows(tmp_path: Path) -> None:
     assert list(found["shares"]) == ["0.0", "0.5"] and list(found["axes"]) == [str(ideal), str(2 * ideal)]
     assert found["shares"]["0.5"] == found["axes"][str(2 * ideal)] == found["mixed"]
     assert 0 < found["bound"] < found["mixed"]["held_out"]
-    assert f"| axes | {ideal} (ideal) | {2 * ideal} |" in training_report.mixtures()
-    assert "1,440 training rows" in training_report.few_rows() and "at least" in training_report.bound()
+    parts = training_report.parts()
+    assert f"| axes | {ideal} (ideal) | {2 * ideal} |" in parts["mixtures"]
+    assert "1,440 training rows" in parts["few-rows"] and "at least" in parts["bound"]
 
 
 def test_the_usual_mixture_is_one_of_those_compared() -> None:
