@@ -12,6 +12,7 @@ from bench.prediction import PARALLEL, Prediction, Rates, predict
 
 Line = dict[str, Any]
 STAGES = ("train", *PARALLEL, "stitch")
+ASKED = ("batch_ms", "single_p50_ms")
 
 
 def builds() -> dict[int, Line]:
@@ -39,6 +40,7 @@ def parts(output: Output) -> dict[str, str]:
         "builds": build_table(),
         "curves": curves(output),
         "billion": billion_table(),
+        "growth": growth_table(),
         "readers": reader_tables(),
         "predictions": prediction_tables(),
     }
@@ -142,6 +144,20 @@ def curves(output: Output) -> str:
     return "\n".join(
         f"![{chart.title}]({output.image(f'scale_{name}', chart.svg())})" for name, chart in charts.items()
     )
+
+
+def growth_table() -> str:
+    """Times of a query at equal recall in indexes of several sizes, the newest run of each recall."""
+    newest = {line["parameters"]["target"]: line for line in record.read("growth")}
+    rows = []
+    for target, line in sorted(newest.items()):
+        for name, point in line["results"]["indexes"].items():
+            row = [f"{target:g}", f"{int(name):,}", f"{point['recall'][-1]:.3f}"]
+            row += [", ".join(map(str, point["limits"])), f"{point['leaves']:,.0f}"]
+            row += [f"{point[kind]:.3f} ({point['growth'][kind]:.1f} x)" for kind in ASKED]
+            rows.append([*row, line["commit"]])
+    header = ["R@100 wanted", "rows", "found", "limits", "leaves", "ms, batch", "ms, one by one", "commit"]
+    return markdown(header, rows)
 
 
 def billion_table() -> str:
