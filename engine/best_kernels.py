@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
+from aggtree.engine.sort_kernels import sort_numbers
 
 # The rank of infinity: above that of every number.
 NO_BOUND = np.int32(0x7F800000)
@@ -80,10 +81,7 @@ def _keep_low_numbers(best: Best, count: int, bound: Any, names: NDArray[np.unsi
             best.ranks[i], best.ranks[less] = best.ranks[less], best.ranks[i]
             best.numbers[i], best.numbers[less] = best.numbers[less], best.numbers[i]
             less += 1
-    numbers = best.numbers[less:count].copy()
-    order = np.argsort(numbers) if len(names) == 0 else np.argsort(names[numbers.astype(np.int64)])
-    for i in range(len(order)):
-        best.numbers[less + i] = numbers[order[i]]
+    sort_numbers(best.numbers[less:count], names)
 
 
 @kernel
@@ -130,6 +128,15 @@ def add_best(
 
 
 @kernel
+def copy_best(source: Best, target: Best, count: int) -> None:
+    """Copy the first `count` entries."""
+    for i in range(count):
+        target.ranks[i] = source.ranks[i]
+    for i in range(count):
+        target.numbers[i] = source.numbers[i]
+
+
+@kernel
 def _bin(rise: Any, scale: Any, count: int) -> Any:
     return min(np.int64(np.float32(rise) * scale), count - 1)
 
@@ -163,8 +170,7 @@ def sort_best(best: Best, count: int, bins: NDArray[np.int32], spare: Best) -> N
     while gap > 0:
         _sort_gap(spare, count, gap)
         gap //= 3
-    best.ranks[:count] = spare.ranks[:count]
-    best.numbers[:count] = spare.numbers[:count]
+    copy_best(spare, best, count)
 
 
 @kernel

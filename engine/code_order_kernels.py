@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
+from aggtree.engine.sort_kernels import sort_numbers
 
 DIGIT_BITS = 11
 DIGITS = 1 << DIGIT_BITS
@@ -147,7 +148,7 @@ def order_equal_codes(codes: NDArray[np.uint8], ids: NDArray[np.uint64]) -> None
             ascending &= ids[stop - 1] <= ids[stop]
             stop += 1
         if not ascending:
-            ids[start:stop] = np.sort(ids[start:stop])
+            sort_numbers(ids[start:stop], ids[:0])
         start = stop
 
 

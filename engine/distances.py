@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.distances_kernels import Rows, copy_rows, merge_nearest, multiply_rows, squared_lengths
-from aggtree.engine.vector_instructions import LANES, TILE_ROWS
+from aggtree.engine.product_instructions import TILE_ROWS
+from aggtree.engine.vector_code import LANES
 
 BLOCK_ROWS = 16 * TILE_ROWS
 """Rows per product: 96 rows of 128 dimensions stay in the second-level cache beside a panel."""

@@ -4,7 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
-from aggtree.engine.vector_instructions import LANES, TILE_ROWS, multiply_tile, row_minima
+from aggtree.engine.product_instructions import TILE_ROWS, multiply_tile
+from aggtree.engine.vector_code import LANES
+from aggtree.engine.vector_instructions import row_minima
 
 Rows = NDArray[np.uint8] | NDArray[np.float32]
 

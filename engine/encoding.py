@@ -9,7 +9,9 @@ from aggtree.engine.distances_kernels import Rows
 from aggtree.engine.encoding_kernels import NO_SCORE, Scratch, Tables, encode_rows
 from aggtree.engine.first_dictionary import word_chooser
 from aggtree.engine.params import MAX_BEAM
-from aggtree.engine.vector_instructions import CHUNK, LANES, TILE_ROWS
+from aggtree.engine.product_instructions import TILE_ROWS
+from aggtree.engine.vector_code import LANES
+from aggtree.engine.vector_instructions import CHUNK
 
 CHUNK_ROWS = 8192
 """Rows converted and checked at a time: the only copy of the data that is ever made."""

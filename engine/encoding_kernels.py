@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
 from aggtree.engine.distances_kernels import Rows, copy_rows, multiply_rows
-from aggtree.engine.vector_instructions import (
-    LANES,
-    TILE_ROWS,
-    count_at_most,
-    lanes_at_most,
-    lowest_bit,
-    score_row,
-)
+from aggtree.engine.product_instructions import TILE_ROWS
+from aggtree.engine.vector_code import LANES
+from aggtree.engine.vector_instructions import count_at_most, lanes_at_most, lowest_bit, score_row
 
 NO_SCORE = 2**31 - 2
 

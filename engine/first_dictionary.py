@@ -13,7 +13,7 @@ from aggtree.engine.distances import BLOCK_ROWS, NearestWord
 from aggtree.engine.distances_kernels import Rows, copy_rows, multiply_rows
 from aggtree.engine.first_dictionary_kernels import Groups, GroupScratch, nearest_groups, scan_group
 from aggtree.engine.kmeans import choose_rows, kmeans
-from aggtree.engine.vector_instructions import LANES
+from aggtree.engine.vector_code import LANES
 
 EXACT_WORDS = 1024
 """Up to so many words comparing all is as fast."""

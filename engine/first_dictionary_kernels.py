@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
 from aggtree.engine.distances_kernels import Rows, merge_nearest
-from aggtree.engine.vector_instructions import LANES, TILE_ROWS, multiply_tile
+from aggtree.engine.product_instructions import TILE_ROWS, multiply_tile
+from aggtree.engine.vector_code import LANES
 
 
 class Groups(NamedTuple):

@@ -14,7 +14,7 @@ from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.first_level_kernels import FirstLevel
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, LookUpWords
 from aggtree.engine.tree import Tree
-from aggtree.engine.vector_instructions import LANES
+from aggtree.engine.vector_code import LANES
 
 LABELS = 256
 # Level-1 nodes scored in one stage.
@@ -99,7 +99,14 @@ def first_level(groups: FirstGroups, tree: Tree, dictionaries: Dictionaries) -> 
 
     nodes = len(tree.first_labels)
     own = (dictionaries.part(0), tree.first_labels, tree.norms[1 : 1 + nodes])
-    return FirstLevel(nodes, len(groups.centres), *(view(array) for array in (*groups[1:], *own)))
+    arrays = (groups.group_start, members_of(groups), *groups[2:], *own)
+    return FirstLevel(nodes, len(groups.centres), *(view(array) for array in arrays))
+
+
+def members_of(groups: FirstGroups) -> NDArray[np.int64]:
+    """How many nodes each group has, (groups,) int64."""
+    before = np.concatenate(([0], np.cumsum(groups.numbers >= 0)))
+    return np.diff(before[groups.group_start]).astype(np.int64)
 
 
 def group_nodes(
@@ -132,6 +139,9 @@ def check_groups(groups: FirstGroups, nodes: int, dimension: int) -> None:
         raise ValueError("groups of the first level overlap or are no whole columns")
     if not np.array_equal(np.sort(groups.numbers[groups.numbers >= 0]), np.arange(nodes)):
         raise ValueError(f"groups of the first level do not hold each of {nodes} nodes once")
+    ends = np.repeat(starts[:-1] + members_of(groups), widths)
+    if not np.array_equal(groups.numbers >= 0, np.arange(columns) < ends):
+        raise ValueError("groups of the first level do not begin with their nodes")
 
 
 def look_up_words(

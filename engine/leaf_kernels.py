@@ -1,6 +1,6 @@
 """Kernels of the leaf scan: distances of a chunk of leaves, then which are within a bound; no branches."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,19 @@ from aggtree.engine.compiled import kernel
 from aggtree.engine.intrinsics import load_8_bytes, lowest_bit, within_16
 
 LABELS = 256
+
+
+class LeafParts(NamedTuple):
+    """Leaves of several nodes that are scored together, those of part p as places[p] .. places[p + 1].
+
+    places : (p + 1,) int64; leaves : (p,) int64, the first leaf of each part, records : (p,) int64, where in
+        the records it begins; bases : (p,) float32, what its distances share
+    """
+
+    places: NDArray[np.int64]
+    leaves: NDArray[np.int64]
+    records: NDArray[np.int64]
+    bases: NDArray[np.float32]
 
 
 @kernel
@@ -44,73 +57,80 @@ def _stored_norm(records: NDArray[np.uint8], place: Any, norm_bytes: int, step: 
 
 @kernel
 def _values_by_words(
-    records: NDArray[np.uint8],
-    place: Any,
-    rows: Any,
-    suffix: Any,
-    base: Any,
-    step: Any,
-    columns: Any,
-    out: Any,
+    records: NDArray[np.uint8], parts: LeafParts, count: int, suffix: Any, step: Any, columns: Any, out: Any
 ) -> None:
     """`leaf_values` for norms of one byte and suffixes of 5 to 8: a record is one 8-byte load, or 9 bytes."""
-    if suffix == 8:
-        for i in range(rows):
-            word = load_8_bytes(records, place + 1)
-            value = base + step * np.float32(records[place])
-            out[i] = value + (_look_up_4(word, 0, columns, 0) + _look_up_4(word, 4, columns, 4))
-            place += 9
-    elif suffix == 7:
-        for i in range(rows):
-            word = load_8_bytes(records, place)
-            value = base + step * np.float32(word & np.uint64(255))
-            rest = (_look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)) + _look_up(
-                word, 7, columns, 6
-            )
-            out[i] = value + (_look_up_4(word, 1, columns, 0) + rest)
-            place += 8
-    elif suffix == 6:
-        for i in range(rows):
-            word = load_8_bytes(records, place)
-            value = base + step * np.float32(word & np.uint64(255))
-            rest = _look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)
-            out[i] = value + (_look_up_4(word, 1, columns, 0) + rest)
-            place += 7
-    else:
-        for i in range(rows):
-            word = load_8_bytes(records, place)
-            value = base + step * np.float32(word & np.uint64(255))
-            out[i] = value + (_look_up_4(word, 1, columns, 0) + _look_up(word, 5, columns, 4))
-            place += 6
+    for part in range(count):
+        place, base = parts.records[part], parts.bases[part]
+        start, stop = parts.places[part], parts.places[part + 1]
+        if suffix == 8:
+            for i in range(start, stop):
+                word = load_8_bytes(records, place + 1)
+                value = base + step * np.float32(records[place])
+                out[i] = value + (_look_up_4(word, 0, columns, 0) + _look_up_4(word, 4, columns, 4))
+                place += 9
+        elif suffix == 7:
+            for i in range(start, stop):
+                word = load_8_bytes(records, place)
+                value = base + step * np.float32(word & np.uint64(255))
+                rest = (_look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)) + _look_up(
+                    word, 7, columns, 6
+                )
+                out[i] = value + (_look_up_4(word, 1, columns, 0) + rest)
+                place += 8
+        elif suffix == 6:
+            for i in range(start, stop):
+                word = load_8_bytes(records, place)
+                value = base + step * np.float32(word & np.uint64(255))
+                rest = _look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)
+                out[i] = value + (_look_up_4(word, 1, columns, 0) + rest)
+                place += 7
+        else:
+            for i in range(start, stop):
+                word = load_8_bytes(records, place)
+                value = base + step * np.float32(word & np.uint64(255))
+                out[i] = value + (_look_up_4(word, 1, columns, 0) + _look_up(word, 5, columns, 4))
+                place += 6
+
+
+@kernel
+def _reach(parts: LeafParts, count: int, size: int) -> Any:
+    """The byte behind an 8-byte load from the last record of any part, or a byte more."""
+    reach = 0
+    for part in range(count):
+        rows = parts.places[part + 1] - parts.places[part]
+        reach = max(reach, parts.records[part] + (rows - 1) * size + 9)
+    return reach
 
 
 @kernel
 def leaf_values(
     records: NDArray[np.uint8],
-    place: int,
-    rows: int,
+    parts: LeafParts,
+    count: int,
     size: int,
     norm_bytes: int,
-    base: float,
     step: float,
     columns: NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
-    """Set out[i] to base + stored norm + look-ups of the suffix, for `rows` records from byte `place` on.
+    """Set out[i] to base + stored norm + look-ups of the suffix, for the leaves i of `count` parts.
 
-    columns : 256 for each label of the suffix; step : of a quantized norm
+    size : bytes of a record; step : of a quantized norm; columns : 256 for each label of the suffix
     """
     suffix = size - norm_bytes
     # A load of 8 bytes may reach beyond its record, but not beyond the array.
-    if norm_bytes == 1 and 5 <= suffix <= 8 and place + (rows - 1) * size + 9 <= len(records):
-        _values_by_words(records, place, rows, suffix, base, step, columns, out)
+    if norm_bytes == 1 and 5 <= suffix <= 8 and _reach(parts, count, size) <= len(records):
+        _values_by_words(records, parts, count, suffix, step, columns, out)
         return
-    for i in range(rows):
-        value = base + _stored_norm(records, place, norm_bytes, step)
-        for j in range(suffix):
-            value += columns[LABELS * j + records[place + norm_bytes + j]]
-        out[i] = value
-        place += size
+    for part in range(count):
+        place = parts.records[part]
+        for i in range(parts.places[part], parts.places[part + 1]):
+            value = parts.bases[part] + _stored_norm(records, place, norm_bytes, step)
+            for j in range(suffix):
+                value += columns[LABELS * j + records[place + norm_bytes + j]]
+            out[i] = value
+            place += size
 
 
 @kernel

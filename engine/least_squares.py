@@ -16,7 +16,8 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.distances import panel_layout
 from aggtree.engine.distances_kernels import Rows, multiply_rows
 from aggtree.engine.least_squares_kernels import add_by_word, count_pairs
-from aggtree.engine.vector_instructions import LANES, TILE_ROWS
+from aggtree.engine.product_instructions import TILE_ROWS
+from aggtree.engine.vector_code import LANES
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.compiled import kernel
-from aggtree.engine.vector_instructions import LANES, TILE_ROWS, multiply_tile
+from aggtree.engine.product_instructions import TILE_ROWS, multiply_tile
+from aggtree.engine.vector_code import LANES
 
 DIMENSION_STEP = 8
 # Columns of one sweep over the dimensions: their sums stay in the first-level cache.
@@ -30,7 +31,7 @@ class LookUpWords(NamedTuple):
 @kernel
 def multiply_columns(
     query: NDArray[np.float32],
-    rows: NDArray[np.float32] | NDArray[np.int8],
+    rows: NDArray[np.float32],
     start: NDArray[np.float32],
     table: NDArray[np.float32],
 ) -> None:
@@ -41,7 +42,8 @@ def multiply_columns(
     for first in range(0, len(table), SWEEP):
         last = min(len(table), first + SWEEP)
         out = table[first:last]
-        out[:] = start[first:last]
+        for j in range(len(out)):
+            out[j] = start[first + j]
         for t in range(0, len(query), DIMENSION_STEP):
             a, b, c, d = query[t], query[t + 1], query[t + 2], query[t + 3]
             e, f, g, h = query[t + 4], query[t + 5], query[t + 6], query[t + 7]

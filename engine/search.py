@@ -21,16 +21,19 @@ from aggtree.engine.filter_kernels import RowBits
 from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_probes, padded, prepare
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.intrinsics import compiled_entry
+from aggtree.engine.leaf_kernels import LeafParts
 from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
+from aggtree.engine.product_instructions import TILE_ROWS
 from aggtree.engine.search_kernels import CHUNK, LABELS, Scratch, SearchPlan, search_tree
 from aggtree.engine.tree import Tree, check_tree, record_sizes
-from aggtree.engine.vector_instructions import TILE_ROWS
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
 BLOCK_FLOATS = 1 << 17
 MAX_LEVEL_NODES = 2**32
+# Nodes a list may hold beyond what is kept.
+ROOM = 8192
 # Different limits and k whose scratch memory is kept.
 MAX_PLANS = 8
 
@@ -222,10 +225,11 @@ class Searcher:
         wanted = np.array(params.per_level(self.dictionaries.layout.levels), np.int64)
         there = np.maximum(np.diff(self.tree.level_start)[1:], 1)
         kept = np.where(wanted == 0, there, np.minimum(wanted, there))
-        # An exact cut leaves `kept`, a cut while filling up to a quarter more: there must be room to go on.
+        # An exact cut leaves `kept`, a cut while filling up to a quarter more: there must be room to go on,
+        # and with room for all children of as many nodes as are usually kept, they are cut once.
         plan = SearchPlan(
             limits=kept,
-            room=2 * kept + 64,
+            room=2 * kept + ROOM,
             record_sizes=self._sizes,
             norm_bytes=self.norm_bytes,
             first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
@@ -259,15 +263,20 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
         spare=_empty_list(max(room, answers)),
         bins=np.empty(max(room, answers) + 1, np.int32),
         ranges=np.empty((room, 4), np.int64),
-        values=np.empty(CHUNK, np.float32),
-        places=np.empty(CHUNK, np.int64),
+        values=np.empty(2 * CHUNK, np.float32),
+        places=np.empty(2 * CHUNK, np.int64),
+        parts=LeafParts(
+            places=np.empty(CHUNK + 1, np.int64),
+            leaves=np.empty(CHUNK + 1, np.int64),
+            records=np.empty(CHUNK + 1, np.int64),
+            bases=np.empty(CHUNK + 1, np.float32),
+        ),
     )
 
 
 def _first_scratch(first: FirstLevel, probes: int) -> FirstScratch:
     widest = int(np.diff(first.group_start).max(initial=0))
-    # One entry more: the columns of no node are written, and overwritten by what follows.
-    entries = padded(max(first.nodes, first.groups) + 1, 16)
+    entries = padded(max(first.nodes, first.groups), 16)
     return FirstScratch(
         ranks=np.empty(entries, np.int32),
         numbers=np.empty(entries, np.int64),

@@ -19,6 +19,7 @@ from aggtree.engine.best_kernels import (
     NO_BOUND,
     Best,
     add_best,
+    copy_best,
     cut_best,
     distance_of,
     rank_of,
@@ -28,16 +29,17 @@ from aggtree.engine.compiled import kernel
 from aggtree.engine.filter_kernels import is_allowed
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, nearest_first
 from aggtree.engine.intrinsics import prefetch
-from aggtree.engine.leaf_kernels import leaf_values, passing
+from aggtree.engine.leaf_kernels import LeafParts, leaf_values, passing
 from aggtree.engine.look_up_kernels import LookUpWords, look_up_tables
 from aggtree.engine.tree import Tree
 
 LABELS = 256
-# Children or leaves scored at once, before any is compared with a bound.
+# Children or leaves scored before any is compared with a bound; leaves of several nodes if these are small.
 CHUNK = 256
-# Nodes whose memory is asked for ahead of time, and bytes of each.
+# Nodes whose memory is asked for ahead of time, and bytes of each: of a node's children, of its leaves.
 AHEAD = 4
-PREFETCH = 256
+PREFETCH = 512
+PREFETCH_LEAVES = 2048
 
 
 class SearchPlan(NamedTuple):
@@ -69,7 +71,8 @@ class Scratch(NamedTuple):
     nodes, children, answers : the best so far, and `spare` to sort them
     bins : (c,) int32, to sort them
     ranges : (c, 4) int64, leaves and children of the nodes
-    values : (CHUNK,) float32, places : (CHUNK,) int64, distances of one node's children or leaves
+    values : (2 CHUNK,) float32, distances of children or leaves; places : (2 CHUNK,) int64, of the near ones
+    parts : up to CHUNK nodes, or pieces of them, whose leaves are among the values
     """
 
     tables: NDArray[np.float32]
@@ -83,6 +86,7 @@ class Scratch(NamedTuple):
     ranges: NDArray[np.int64]
     values: NDArray[np.float32]
     places: NDArray[np.int64]
+    parts: LeafParts
 
 
 @kernel
@@ -93,9 +97,9 @@ def _clamped(starts: NDArray[np.unsignedinteger], node: int, first: int, last: i
 
 
 @kernel
-def _prefetch_range(array: Any, start: Any, stop: Any) -> None:
-    """Ask for the first bytes start..stop of an array."""
-    for place in range(start, min(stop, start + PREFETCH), 64):
+def _prefetch_range(array: Any, start: Any, stop: Any, most: int) -> None:
+    """Ask for the bytes start..stop of an array, for `most` at most."""
+    for place in range(start, min(stop, start + most), 64):
         prefetch(array, place)
 
 
@@ -112,9 +116,7 @@ def _prefetch_starts(tree: Tree, level: int, nodes: Best, kept: int) -> None:
 def _node_ranges(
     tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int, ranges: NDArray[np.int64]
 ) -> None:
-    """Read where the leaves and children of the kept nodes lie, and ask for the first records."""
-    size = plan.record_sizes[level]
-    first_record = tree.record_start[level] - tree.level_leaf[level] * size
+    """Read where the leaves and children of the kept nodes lie."""
     first = tree.level_start[level]
     child = tree.level_start[level + 1]
     last = tree.level_start[min(level + 2, len(tree.level_start) - 1)]
@@ -130,7 +132,44 @@ def _node_ranges(
         stop = min(stop, start + leaves_left)
         leaves_left -= stop - start
         ranges[i, 0], ranges[i, 1] = start, stop
-        _prefetch_range(tree.records, first_record + start * size, first_record + stop * size)
+
+
+@kernel
+def _leaf_base(tree: Tree, level: int, nodes: Best, i: int, norm_bytes: int) -> Any:
+    """What all leaves of a node share of their distances.
+
+    A quantized norm is told from the node's norm, which the node's distance holds already.
+    """
+    if norm_bytes == 4:
+        node = tree.level_start[level] + np.int64(nodes.numbers[i])
+        return distance_of(nodes.ranks[i]) - tree.norms[node]
+    return distance_of(nodes.ranks[i]) + tree.norm_low[level]
+
+
+@kernel
+def _take_leaves(
+    scratch: Scratch,
+    filled: int,
+    ids: NDArray[np.unsignedinteger],
+    within: Any,
+    k: int,
+    count: int,
+    bound: Any,
+) -> tuple[Any, Any]:
+    """Add the leaves of the first `filled` values to the answers; returns answers held, and their bound."""
+    values, places, parts, part = scratch.values, scratch.places, scratch.parts, 0
+    for j in range(passing(values, filled, distance_of(bound), places)):
+        place = places[j]
+        while parts.places[part + 1] <= place:
+            part += 1
+        leaf = parts.leaves[part] + place - parts.places[part]
+        # Left out when the kernel is compiled for no filter.
+        if within is not None:  # noqa: SIM102
+            if not is_allowed(within, ids[leaf]):
+                continue
+        rank = rank_of(values[place])
+        count, bound = add_best(scratch.answers, count, bound, rank, np.uint64(leaf), k, ids)
+    return count, bound
 
 
 @kernel
@@ -149,29 +188,39 @@ def _scan_nodes(
     size, norm_bytes, step = plan.record_sizes[level], plan.norm_bytes, tree.norm_step[level]
     columns = table[plan.first_columns + LABELS * (level - 1) :]
     first = tree.record_start[level] - tree.level_leaf[level] * size
-    ranges, values, places, scored = scratch.ranges, scratch.values, scratch.places, 0
-    for i in range(kept):
-        start, stop = ranges[i, 0], ranges[i, 1]
-        scored += stop - start
-        # A quantized norm is told from the node's norm, which the node's distance holds already.
-        base = distance_of(scratch.nodes.ranks[i])
-        if norm_bytes == 4:
-            base -= tree.norms[tree.level_start[level] + np.int64(scratch.nodes.numbers[i])]
-        else:
-            base += tree.norm_low[level]
-        for leaf in range(start, stop, CHUNK):
+    ranges, parts = scratch.ranges, scratch.parts
+    node, leaf, scored = 0, ranges[0, 0], 0
+    while node < kept:
+        # Leaves of one node after another, until they are worth a look; a large node comes in pieces.
+        filled, part = 0, 0
+        while node < kept and filled < CHUNK:
+            stop = ranges[node, 1]
             rows = min(stop - leaf, CHUNK)
-            leaf_values(
-                tree.records, first + leaf * size, rows, size, norm_bytes, base, step, columns, values
-            )
-            for j in range(passing(values, rows, distance_of(bound), places)):
-                rank, number = rank_of(values[places[j]]), np.uint64(leaf + places[j])
-                # Left out when the kernel is compiled for no filter.
-                if within is not None:  # noqa: SIM102
-                    if not is_allowed(within, tree.ids[leaf + places[j]]):
-                        continue
-                count, bound = add_best(scratch.answers, count, bound, rank, number, plan.k, tree.ids)
+            parts.places[part], parts.leaves[part], parts.records[part] = filled, leaf, first + leaf * size
+            parts.bases[part] = _leaf_base(tree, level, scratch.nodes, node, norm_bytes)
+            part, filled, leaf = part + (rows > 0), filled + rows, leaf + rows
+            if leaf == stop:
+                node += 1
+                leaf = ranges[node, 0] if node < kept else 0
+                if node + AHEAD < kept:
+                    start, stop = ranges[node + AHEAD, 0], ranges[node + AHEAD, 1]
+                    _prefetch_range(tree.records, first + start * size, first + stop * size, PREFETCH_LEAVES)
+        parts.places[part] = filled
+        leaf_values(tree.records, parts, part, size, norm_bytes, step, columns, scratch.values)
+        count, bound = _take_leaves(scratch, filled, tree.ids, within, plan.k, count, bound)
+        scored += filled
     return count, bound, scored
+
+
+@kernel
+def _append(best: Best, count: int, values: NDArray[np.float32], rows: int, number: int) -> Any:
+    """Add entries number, number + 1, ... that there is room for; return how many there are then."""
+    ranks, numbers = best.ranks[count : count + rows], best.numbers[count : count + rows]
+    for j in range(rows):
+        ranks[j] = rank_of(values[j])
+    for j in range(rows):
+        numbers[j] = np.uint64(number + j)
+    return count + rows
 
 
 @kernel
@@ -188,8 +237,8 @@ def _expand_nodes(
     for i in range(kept):
         if i + AHEAD < kept:
             start, stop = ranges[i + AHEAD, 2], ranges[i + AHEAD, 3]
-            _prefetch_range(tree.labels, start, stop)
-            _prefetch_range(tree.norms, 4 * start, 4 * stop)
+            _prefetch_range(tree.labels, start, stop, PREFETCH)
+            _prefetch_range(tree.norms, 4 * start, 4 * stop, PREFETCH)
         start, stop = ranges[i, 2], ranges[i, 3]
         scored += stop - start
         node = tree.level_start[level] + np.int64(scratch.nodes.numbers[i])
@@ -198,6 +247,9 @@ def _expand_nodes(
             rows = min(stop - child, CHUNK)
             for j in range(rows):
                 values[j] = rest + tree.norms[child + j] + columns[tree.labels[child + j]]
+            if bound == NO_BOUND and count + rows < room:
+                count = _append(children, count, values, rows, child - first)
+                continue
             for j in range(passing(values, rows, distance_of(bound), places)):
                 number = np.uint64(child + places[j] - first)
                 rank = rank_of(values[places[j]])
@@ -226,8 +278,10 @@ def _search_one(
     count, bound = 0, NO_BOUND
     for level in range(1, levels + 1):
         _prefetch_starts(tree, level, nodes, kept)
-        # Nearest first: the bounds are tight early, and fewer pass them.
-        sort_best(nodes, kept, scratch.bins, scratch.spare)
+        if level == 1:
+            # Nearest first: the bounds are tight early, and fewer pass them. Deeper nodes come in the order
+            # of these and of the tree: their leaves, a few each, are read as they lie in memory.
+            sort_best(nodes, kept, scratch.bins, scratch.spare)
         _node_ranges(tree, plan, level, nodes, kept, scratch.ranges)
         count, bound, scored = _scan_nodes(tree, plan, table, level, kept, scratch, within, count, bound)
         visits[1] += scored
@@ -237,8 +291,7 @@ def _search_one(
         visits[0] += scored
         if kept == 0:
             break
-        nodes.ranks[:kept] = children.ranks[:kept]
-        nodes.numbers[:kept] = children.numbers[:kept]
+        copy_best(children, nodes, kept)
     count = cut_best(scratch.answers, count, plan.k, 0, tree.ids)[0]
     for i in range(count):
         scratch.answers.numbers[i] = tree.ids[np.int64(scratch.answers.numbers[i])]

@@ -23,6 +23,8 @@ from aggtree.engine.code_order import check_rows, sort_codes
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree_kernels import (
+    SUMS,
+    FillState,
     SortedRows,
     TreePart,
     Words,
@@ -135,15 +137,16 @@ def build_part(
     part = _empty_part(rows, layout, params.norm_bytes)
     low, step = norm_steps(norm_ranges, params.norm_bytes)
     words = np.ascontiguousarray(dictionaries.words, np.float32)
-    fill_part(
-        rows,
-        Words(words, dictionaries.starts, int(layout.wide), params.norm_bytes, low, step),
-        np.zeros((levels + 1, dictionaries.dimension), np.float32),
-        np.zeros(levels + 1, np.float32),
-        np.zeros(levels + 2, np.int64),
-        np.zeros(levels + 1, np.int64),
-        part,
+    state = FillState(
+        prefixes=np.zeros((levels + 1, dictionaries.dimension), np.float32),
+        norms=np.zeros(levels + 1, np.float32),
+        chosen=np.empty(levels, np.int64),
+        sums=np.empty(SUMS, np.float32),
+        next_node=np.zeros(levels + 2, np.int64),
+        next_leaf=np.zeros(levels + 1, np.int64),
     )
+    known = Words(words, dictionaries.starts, int(layout.wide), params.norm_bytes, low, step)
+    fill_part(rows, known, state, part)
     return part
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aggtree.engine.compiled import kernel
 from aggtree.engine.vector_instructions import add_squares
 
-LANES = 8
+SUMS = 8
 
 
 class SortedRows(NamedTuple):
@@ -66,6 +66,23 @@ class TreePart(NamedTuple):
     level_start: NDArray[np.int64]
     level_leaf: NDArray[np.int64]
     record_start: NDArray[np.int64]
+
+
+class FillState(NamedTuple):
+    """Where `fill_part` is.
+
+    prefixes : (M + 1, d) float32, norms : (M + 1,) float32, the reconstruction of the row's first 0..M labels
+        and its squared norm; prefixes[0] is zero
+    chosen : (M,) int64, the row's words; sums : (8,) float32
+    next_node : (M + 2,) int64, next_leaf : (M + 1,) int64, of each level, from zero
+    """
+
+    prefixes: NDArray[np.float32]
+    norms: NDArray[np.float32]
+    chosen: NDArray[np.int64]
+    sums: NDArray[np.float32]
+    next_node: NDArray[np.int64]
+    next_leaf: NDArray[np.int64]
 
 
 @kernel
@@ -161,8 +178,8 @@ def level_counts(
 def _squared_norm(vector: NDArray[np.float32]) -> Any:
     """Sum of squares in eight interleaved sums, so that the compiler can use vector registers."""
     a = b = c = d = e = f = g = h = np.float32(0)
-    whole = len(vector) // LANES * LANES
-    for j in range(0, whole, LANES):
+    whole = len(vector) // SUMS * SUMS
+    for j in range(0, whole, SUMS):
         a += vector[j] * vector[j]
         b += vector[j + 1] * vector[j + 1]
         c += vector[j + 2] * vector[j + 2]
@@ -210,7 +227,7 @@ def _norm_of_sum(
     """Squared norm of start + words[rows[first]] + ... + words[rows[-1]], in the order of `_squared_norm`."""
     add_squares(start, words.words, rows, first, len(rows), sums)
     a = sums[0]
-    for j in range(len(start) // LANES * LANES, len(start)):
+    for j in range(len(start) // SUMS * SUMS, len(start)):
         value = start[j]
         for row in rows[first:]:
             value += words.words[row, j]
@@ -233,24 +250,15 @@ def _write_leaf(
 
 
 @kernel
-def fill_part(
-    rows: SortedRows,
-    words: Words,
-    prefixes: NDArray[np.float32],
-    norms: NDArray[np.float32],
-    next_node: NDArray[np.int64],
-    next_leaf: NDArray[np.int64],
-    part: TreePart,
-) -> None:
+def fill_part(rows: SortedRows, words: Words, state: FillState, part: TreePart) -> None:
     """Write every node and leaf of the part in one pass.
 
-    prefixes (M + 1, d) and norms (M + 1,) hold the reconstruction of the row's first 0..M labels and its
-    squared norm; prefixes[0] is zero. Only what follows the labels shared with the row before is computed
-    again, and only what a node or the next row needs is stored; always by the same additions, so a norm
-    does not depend on the rows around it. next_node (M + 2,) and next_leaf (M + 1,) start at zero.
+    Only what follows the labels shared with the row before is computed again, and only what a node or the
+    next row needs is stored; always by the same additions, so a norm does not depend on the rows around it.
     """
+    prefixes, norms, chosen = state.prefixes, state.norms, state.chosen
+    next_node, next_leaf = state.next_node, state.next_leaf
     codes, wide, levels = rows.codes, words.wide, len(prefixes) - 1
-    chosen, sums = np.empty(levels, np.int64), np.empty(LANES, np.float32)
     for i in range(len(rows.ids)):
         hang = rows.hang[i]
         known = rows.common[i] if i > 0 else 0
@@ -265,7 +273,7 @@ def fill_part(
             if level <= hang or level == levels:
                 norms[level] = _squared_norm(prefix)
         if kept < levels:
-            norms[levels] = _norm_of_sum(prefixes[kept], words, chosen, kept, sums)
+            norms[levels] = _norm_of_sum(prefixes[kept], words, chosen, kept, state.sums)
         for level in range(rows.common[i] + 1, hang + 1):
             node = part.level_start[level] + next_node[level]
             part.labels[node] = _label(codes, i, level, wide) if level > 0 else 0

@@ -1,143 +1,62 @@
 """LLVM vector code for the innermost loops, which numba's own vectorizer leaves on the table.
 
-`multiply_tile` keeps a tile of 6 rows x 16 words in registers, `score_row` sums 16-bit rows and
-keeps running minima beside the sums, `add_squares` sums words without storing the sum. Vectors are
-8 or 16 lanes wide and LLVM splits them into whatever registers the machine has. Multiply-add is the
-exact `fma`, dimension after dimension, so a result never depends on the block it is computed in.
+`score_row` sums 16-bit rows and keeps running minima beside the sums, `add_squares` sums words without
+storing the sum.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-TILE_ROWS = 6
-LANES = 16
+from aggtree.engine.vector_code import (
+    EIGHT,
+    FLOATS,
+    INT32,
+    INT64,
+    INTS,
+    LANES,
+    SHORTS,
+    Generator,
+    array_data,
+    declare,
+    load,
+    row_length,
+    splat,
+    store,
+)
+
 CHUNK = 4 * LANES
 """Words of a dictionary are padded to a multiple of CHUNK wherever `score_row` reads them."""
-
-_INT16, _INT32, _INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_FLOATS = ir.VectorType(ir.FloatType(), LANES)
-_EIGHT = ir.VectorType(ir.FloatType(), 8)
-_SHORTS, _INTS = ir.VectorType(_INT16, LANES), ir.VectorType(_INT32, LANES)
-
-Generator = Callable[[Any, Any, Any, Any], Any]
-
-_unpack_tuple: Any = cgutils.unpack_tuple
-_declare: Any = cgutils.get_or_insert_function
-
-
-def _data(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
-    return context.make_array(signature.args[number])(context, builder, args[number]).data
-
-
-def _columns(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
-    array = context.make_array(signature.args[number])(context, builder, args[number])
-    return _unpack_tuple(builder, array.shape)[1]
-
-
-def _load(builder: Any, pointer: Any, vector: Any) -> Any:
-    """Load a vector that is aligned as its elements are."""
-    value = builder.load(builder.bitcast(pointer, vector.as_pointer()))
-    value.align = _element_bytes(vector)
-    return value
-
-
-def _store(builder: Any, value: Any, pointer: Any) -> None:
-    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = _element_bytes(value.type)
-
-
-def _element_bytes(vector: Any) -> int:
-    return 4 if vector.element == ir.FloatType() else int(vector.element.width) // 8
-
-
-def _splat(builder: Any, scalar: Any, vector: Any) -> Any:
-    empty = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(empty, scalar, _INT32(0))
-    return builder.shuffle_vector(first, empty, ir.Constant(_INTS, [0] * LANES))
-
-
-def _multiply_tile(
-    _: Any, rows: Any, row: Any, panel: Any, start: Any, out: Any, column: Any
-) -> tuple[Any, Generator]:
-    """out[row + r, column + k] = start[column + k] + Σ_j rows[row + r, j] · panel[j, k].
-
-    For r < TILE_ROWS and k < LANES. rows (n, d), panel (d, LANES) float32; out float32, or int32,
-    which truncates.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        row, column = args[1], args[5]
-        dimension = _columns(context, builder, signature, args, 0)
-        fma = _declare(builder.module, ir.FunctionType(_FLOATS, [_FLOATS] * 3), f"llvm.fma.v{LANES}f32")
-        panel_data = _data(context, builder, signature, args, 2)
-        rows_data = _data(context, builder, signature, args, 0)
-        first = _load(builder, builder.gep(_data(context, builder, signature, args, 3), [column]), _FLOATS)
-        row_data = [
-            builder.gep(rows_data, [builder.mul(builder.add(row, _INT64(r)), dimension)])
-            for r in range(TILE_ROWS)
-        ]
-        before = builder.block
-        loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tile.end")
-        builder.branch(loop)
-
-        builder.position_at_end(loop)
-        j = builder.phi(_INT64)
-        sums = [builder.phi(_FLOATS) for _ in range(TILE_ROWS)]
-        words = _load(builder, builder.gep(panel_data, [builder.mul(j, _INT64(LANES))]), _FLOATS)
-        totals = [
-            builder.call(fma, [_splat(builder, builder.load(builder.gep(data, [j])), _FLOATS), words, total])
-            for data, total in zip(row_data, sums, strict=True)
-        ]
-        following = builder.add(j, _INT64(1))
-        for value, initial, updated in zip(
-            [j, *sums], [_INT64(0)] + [first] * TILE_ROWS, [following, *totals], strict=True
-        ):
-            value.add_incoming(initial, before)
-            value.add_incoming(updated, loop)
-        builder.cbranch(builder.icmp_signed("<", following, dimension), loop, after)
-
-        builder.position_at_end(after)
-        out_data = _data(context, builder, signature, args, 4)
-        width = _columns(context, builder, signature, args, 4)
-        for r, total in enumerate(totals):
-            place = builder.add(builder.mul(builder.add(row, _INT64(r)), width), column)
-            value = builder.fptosi(total, _INTS) if signature.args[4].dtype == types.int32 else total
-            _store(builder, value, builder.gep(out_data, [place]))
-        return context.get_dummy_value()
-
-    return types.void(rows, types.int64, panel, start, out, types.int64), generate
 
 
 def _sum_table_rows(builder: Any, table: Any, offsets: Any, count: Any, first: Any) -> list[Any]:
     """Σ_{j < count} table[offsets[j] + first ...], CHUNK entries as vectors; the builder goes on after it."""
-    none = ir.Constant(_SHORTS, [0] * LANES)
+    none = ir.Constant(SHORTS, [0] * LANES)
     parts = range(CHUNK // LANES)
     start = builder.block
     rows, end = builder.append_basic_block("sum.rows"), builder.append_basic_block("sum.end")
-    builder.cbranch(builder.icmp_signed(">", count, _INT64(0)), rows, end)
+    builder.cbranch(builder.icmp_signed(">", count, INT64(0)), rows, end)
 
     builder.position_at_end(rows)
-    j = builder.phi(_INT64)
-    sums = [builder.phi(_SHORTS) for _ in parts]
+    j = builder.phi(INT64)
+    sums = [builder.phi(SHORTS) for _ in parts]
     row = builder.gep(table, [builder.add(builder.load(builder.gep(offsets, [j])), first)])
     totals = [
-        builder.add(sums[part], _load(builder, builder.gep(row, [_INT64(LANES * part)]), _SHORTS))
+        builder.add(sums[part], load(builder, builder.gep(row, [INT64(LANES * part)]), SHORTS))
         for part in parts
     ]
-    following = builder.add(j, _INT64(1))
+    following = builder.add(j, INT64(1))
     for value, initial, updated in zip(
-        [j, *sums], [_INT64(0)] + [none] * len(parts), [following, *totals], strict=True
+        [j, *sums], [INT64(0)] + [none] * len(parts), [following, *totals], strict=True
     ):
         value.add_incoming(initial, start)
         value.add_incoming(updated, rows)
     builder.cbranch(builder.icmp_signed("<", following, count), rows, end)
 
     builder.position_at_end(end)
-    found = [builder.phi(_SHORTS) for _ in parts]
+    found = [builder.phi(SHORTS) for _ in parts]
     for part in parts:
         found[part].add_incoming(none, start)
         found[part].add_incoming(totals[part], rows)
@@ -166,33 +85,33 @@ def _score_row(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         table_data, offset_data, own_data, score_data, minimum_data = (
-            _data(context, builder, signature, args, number) for number in (0, 1, 3, 7, 9)
+            array_data(context, builder, signature, args, number) for number in (0, 1, 3, 7, 9)
         )
         count, words, place, lane = args[2], args[6], args[8], args[10]
-        bases = _splat(builder, args[5], _INTS)
+        bases = splat(builder, args[5], INTS)
         own_data = builder.gep(own_data, [args[4]])
         before = builder.block
         chunk, after = builder.append_basic_block("score.chunk"), builder.append_basic_block("score.end")
         builder.branch(chunk)
 
         builder.position_at_end(chunk)
-        k, least = builder.phi(_INT64), builder.phi(_INTS)
+        k, least = builder.phi(INT64), builder.phi(INTS)
         cross, lowest = _sum_table_rows(builder, table_data, offset_data, count, k), least
         for part in range(CHUNK // LANES):
-            position = builder.add(k, _INT64(LANES * part))
-            terms = _load(builder, builder.gep(own_data, [position]), _INTS)
-            score = builder.add(builder.add(builder.sext(cross[part], _INTS), bases), terms)
-            _store(builder, score, builder.gep(score_data, [builder.add(place, position)]))
+            position = builder.add(k, INT64(LANES * part))
+            terms = load(builder, builder.gep(own_data, [position]), INTS)
+            score = builder.add(builder.add(builder.sext(cross[part], INTS), bases), terms)
+            store(builder, score, builder.gep(score_data, [builder.add(place, position)]))
             lowest = builder.select(builder.icmp_signed("<", score, lowest), score, lowest)
-        following = builder.add(k, _INT64(CHUNK))
-        k.add_incoming(_INT64(0), before)
+        following = builder.add(k, INT64(CHUNK))
+        k.add_incoming(INT64(0), before)
         k.add_incoming(following, builder.block)
-        least.add_incoming(ir.Constant(_INTS, [2**31 - 1] * LANES), before)
+        least.add_incoming(ir.Constant(INTS, [2**31 - 1] * LANES), before)
         least.add_incoming(lowest, builder.block)
         builder.cbranch(builder.icmp_signed("<", following, words), chunk, after)
 
         builder.position_at_end(after)
-        _store(builder, lowest, builder.gep(minimum_data, [lane]))
+        store(builder, lowest, builder.gep(minimum_data, [lane]))
         return context.get_dummy_value()
 
     signature = types.void(
@@ -215,25 +134,27 @@ def _row_minima(_: Any, values: Any, row: Any, words: Any, minima: Any) -> tuple
     """minima[i] = least values[row, k] over k ≡ i (mod LANES), k < words (a multiple of LANES), float32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value_data, minimum_data = (_data(context, builder, signature, args, number) for number in (0, 3))
-        first = builder.mul(args[1], _columns(context, builder, signature, args, 0))
+        value_data, minimum_data = (
+            array_data(context, builder, signature, args, number) for number in (0, 3)
+        )
+        first = builder.mul(args[1], row_length(context, builder, signature, args, 0))
         before = builder.block
         loop, after = builder.append_basic_block("minima"), builder.append_basic_block("minima.end")
         builder.branch(loop)
 
         builder.position_at_end(loop)
-        k, least = builder.phi(_INT64), builder.phi(_FLOATS)
-        value = _load(builder, builder.gep(value_data, [builder.add(first, k)]), _FLOATS)
+        k, least = builder.phi(INT64), builder.phi(FLOATS)
+        value = load(builder, builder.gep(value_data, [builder.add(first, k)]), FLOATS)
         lowest = builder.select(builder.fcmp_ordered("<", value, least), value, least)
-        following = builder.add(k, _INT64(LANES))
-        k.add_incoming(_INT64(0), before)
+        following = builder.add(k, INT64(LANES))
+        k.add_incoming(INT64(0), before)
         k.add_incoming(following, loop)
-        least.add_incoming(ir.Constant(_FLOATS, [float("inf")] * LANES), before)
+        least.add_incoming(ir.Constant(FLOATS, [float("inf")] * LANES), before)
         least.add_incoming(lowest, loop)
         builder.cbranch(builder.icmp_signed("<", following, args[2]), loop, after)
 
         builder.position_at_end(after)
-        _store(builder, lowest, builder.gep(minimum_data, [_INT64(0)]))
+        store(builder, lowest, builder.gep(minimum_data, [INT64(0)]))
         return context.get_dummy_value()
 
     return types.void(values, types.int64, types.int64, minima), generate
@@ -243,28 +164,26 @@ def _count_at_most(_: Any, values: Any, count: Any, limit: Any) -> tuple[Any, Ge
     """How many of values[:count] are at most `limit`; int32, count a positive multiple of LANES."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = _data(context, builder, signature, args, 0)
-        limits = _splat(builder, args[2], _INTS)
+        data = array_data(context, builder, signature, args, 0)
+        limits = splat(builder, args[2], INTS)
         before = builder.block
         loop, after = builder.append_basic_block("count"), builder.append_basic_block("count.end")
         builder.branch(loop)
 
         builder.position_at_end(loop)
-        i, total = builder.phi(_INT64), builder.phi(_INTS)
-        found = builder.icmp_signed("<=", _load(builder, builder.gep(data, [i]), _INTS), limits)
-        more = builder.sub(total, builder.sext(found, _INTS))
-        following = builder.add(i, _INT64(LANES))
-        i.add_incoming(_INT64(0), before)
+        i, total = builder.phi(INT64), builder.phi(INTS)
+        found = builder.icmp_signed("<=", load(builder, builder.gep(data, [i]), INTS), limits)
+        more = builder.sub(total, builder.sext(found, INTS))
+        following = builder.add(i, INT64(LANES))
+        i.add_incoming(INT64(0), before)
         i.add_incoming(following, loop)
-        total.add_incoming(ir.Constant(_INTS, [0] * LANES), before)
+        total.add_incoming(ir.Constant(INTS, [0] * LANES), before)
         total.add_incoming(more, loop)
         builder.cbranch(builder.icmp_signed("<", following, args[1]), loop, after)
 
         builder.position_at_end(after)
-        add = _declare(
-            builder.module, ir.FunctionType(_INT32, [_INTS]), f"llvm.vector.reduce.add.v{LANES}i32"
-        )
-        return builder.sext(builder.call(add, [more]), _INT64)
+        add = declare(builder.module, ir.FunctionType(INT32, [INTS]), f"llvm.vector.reduce.add.v{LANES}i32")
+        return builder.sext(builder.call(add, [more]), INT64)
 
     return types.int64(values, types.int64, types.int32), generate
 
@@ -273,10 +192,10 @@ def _lanes_at_most(_: Any, values: Any, place: Any, limit: Any) -> tuple[Any, Ge
     """Bit i tells whether values[place + i] is at most `limit`, for i < LANES; int32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = _data(context, builder, signature, args, 0)
-        values = _load(builder, builder.gep(data, [args[1]]), _INTS)
-        found = builder.icmp_signed("<=", values, _splat(builder, args[2], _INTS))
-        return builder.zext(builder.bitcast(found, ir.IntType(LANES)), _INT64)
+        data = array_data(context, builder, signature, args, 0)
+        values = load(builder, builder.gep(data, [args[1]]), INTS)
+        found = builder.icmp_signed("<=", values, splat(builder, args[2], INTS))
+        return builder.zext(builder.bitcast(found, ir.IntType(LANES)), INT64)
 
     return types.int64(values, types.int64, types.int32), generate
 
@@ -301,21 +220,21 @@ def _add_squares(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         start_data, word_data, row_data, sum_data = (
-            _data(context, builder, signature, args, number) for number in (0, 1, 2, 5)
+            array_data(context, builder, signature, args, number) for number in (0, 1, 2, 5)
         )
-        dimension = _columns(context, builder, signature, args, 1)
-        total = ir.Constant(_EIGHT, [0.0] * 8)
-        done = _INT64(0)
+        dimension = row_length(context, builder, signature, args, 1)
+        total = ir.Constant(EIGHT, [0.0] * 8)
+        done = INT64(0)
         # Four registers at once while there are so many left, then one.
         for registers in (4, 1):
-            step = _INT64(8 * registers)
+            step = INT64(8 * registers)
             end = builder.sub(dimension, builder.srem(dimension, step))
             sources = (start_data, word_data, row_data)
             total = _squares_loop(
                 builder, sources, dimension, (args[3], args[4]), (done, end), registers, total
             )
             done = end
-        _store(builder, total, sum_data)
+        store(builder, total, sum_data)
         return context.get_dummy_value()
 
     signature = types.void(start, words, rows, types.int64, types.int64, sums)
@@ -327,7 +246,7 @@ def _squares_loop(
 ) -> Any:
     """The loop of `_add_squares` over a span of dimensions; returns the sums so far."""
     start_data, word_data, row_data = sources
-    fma = _declare(builder.module, ir.FunctionType(_EIGHT, [_EIGHT] * 3), "llvm.fma.v8f32")
+    fma = declare(builder.module, ir.FunctionType(EIGHT, [EIGHT] * 3), "llvm.fma.v8f32")
     before = builder.block
     head, inner, tail, after = (
         builder.append_basic_block(name)
@@ -336,32 +255,32 @@ def _squares_loop(
     builder.cbranch(builder.icmp_signed("<", *span), head, after)
 
     builder.position_at_end(head)
-    j, sums = builder.phi(_INT64), builder.phi(_EIGHT)
-    places = [builder.add(j, _INT64(8 * part)) for part in range(registers)]
-    values = [_load(builder, builder.gep(start_data, [place]), _EIGHT) for place in places]
+    j, sums = builder.phi(INT64), builder.phi(EIGHT)
+    places = [builder.add(j, INT64(8 * part)) for part in range(registers)]
+    values = [load(builder, builder.gep(start_data, [place]), EIGHT) for place in places]
     builder.cbranch(builder.icmp_signed("<", *words), inner, tail)
 
     builder.position_at_end(inner)
-    k, parts = builder.phi(_INT64), [builder.phi(_EIGHT) for _ in places]
+    k, parts = builder.phi(INT64), [builder.phi(EIGHT) for _ in places]
     row = builder.mul(builder.load(builder.gep(row_data, [k])), dimension)
     added = [
-        builder.fadd(part, _load(builder, builder.gep(word_data, [builder.add(row, place)]), _EIGHT))
+        builder.fadd(part, load(builder, builder.gep(word_data, [builder.add(row, place)]), EIGHT))
         for part, place in zip(parts, places, strict=True)
     ]
-    following = builder.add(k, _INT64(1))
+    following = builder.add(k, INT64(1))
     for value, initial, updated in zip([k, *parts], [words[0], *values], [following, *added], strict=True):
         value.add_incoming(initial, head)
         value.add_incoming(updated, inner)
     builder.cbranch(builder.icmp_signed("<", following, words[1]), inner, tail)
 
     builder.position_at_end(tail)
-    finals, squares = [builder.phi(_EIGHT) for _ in places], sums
+    finals, squares = [builder.phi(EIGHT) for _ in places], sums
     for final, value, updated in zip(finals, values, added, strict=True):
         final.add_incoming(value, head)
         final.add_incoming(updated, inner)
     for final in finals:
         squares = builder.call(fma, [final, final, squares])
-    next_j = builder.add(j, _INT64(8 * registers))
+    next_j = builder.add(j, INT64(8 * registers))
     j.add_incoming(span[0], before)
     j.add_incoming(next_j, tail)
     sums.add_incoming(total, before)
@@ -369,13 +288,12 @@ def _squares_loop(
     builder.cbranch(builder.icmp_signed("<", next_j, span[1]), head, after)
 
     builder.position_at_end(after)
-    result = builder.phi(_EIGHT)
+    result = builder.phi(EIGHT)
     result.add_incoming(total, before)
     result.add_incoming(squares, tail)
     return result
 
 
-multiply_tile: Any = intrinsic(_multiply_tile)
 score_row: Any = intrinsic(_score_row)
 row_minima: Any = intrinsic(_row_minima)
 count_at_most: Any = intrinsic(_count_at_most)

@@ -159,6 +159,10 @@ def multiply_columns(query, rows, start):
     return start + query @ rows
 
 
+def multiply_group(query, columns, start):
+    return start + query @ columns.astype(np.float32)
+
+
 def nearest_first(query, words, groups, centre_scores, limit, probes):
     """The `limit` words nearest to a query in the `probes` nearest groups, and how many those hold."""
     scores = np.maximum(0, centre_scores + np.sum(query**2))
@@ -186,6 +190,15 @@ def rank_bound(ranks, keep):
     return sorted(ranks)[keep - 1]
 
 
+def copy_best(source, count):
+    return [row[:count].copy() for row in source]
+
+
+def sort_numbers(numbers, names):
+    """Numbers in the order of their names, or their own."""
+    return sorted(numbers.tolist(), key=lambda number: int(names[number]) if len(names) else number)
+
+
 def sort_best(ranks, numbers):
     return sorted(zip(ranks, numbers, strict=True))
 
@@ -199,11 +212,11 @@ def add_best(entries, keep):
     return sorted(entries)[:keep]
 
 
-def leaf_values(records, place, rows, size, norm_bytes, base, step, columns):
-    """Distances of leaves from their records, one byte at a time."""
+def leaf_values(records, places, size, norm_bytes, bases, step, columns):
+    """Distances of leaves whose records begin at `places`, one byte at a time."""
     values = []
-    for i in range(rows):
-        record = bytes(records[place + i * size : place + (i + 1) * size])
+    for place, base in zip(places, bases, strict=True):
+        record = bytes(records[place : place + size])
         norm, suffix = record[:norm_bytes], record[norm_bytes:]
         number = int.from_bytes(norm, "little")
         exact = np.frombuffer(norm, np.float32)[0] if norm_bytes == 4 else step * number

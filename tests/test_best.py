@@ -10,13 +10,15 @@ from aggtree.engine.best_kernels import (
     NO_BOUND,
     Best,
     add_best,
+    copy_best,
     cut_best,
     distance_of,
     rank_bound,
     rank_of,
     sort_best,
 )
-from aggtree.engine.leaf_kernels import leaf_values, passing
+from aggtree.engine.leaf_kernels import LeafParts, leaf_values, passing
+from aggtree.engine.sort_kernels import sort_numbers
 
 NO_NAMES = np.empty(0, np.uint64)
 
@@ -86,6 +88,26 @@ def test_sorting_orders_by_rank_then_number(case: tuple[int, int, int]) -> None:
     assert entries(best, case[0]) == naive.sort_best(*zip(*before, strict=True))
 
 
+@pytest.mark.parametrize("kind", [np.uint32, np.uint64])
+def test_sorting_numbers_equals_its_twin(kind: type) -> None:
+    random = np.random.default_rng(1)
+    names = random.permutation(300).astype(kind)
+    for count in (0, 1, 2, 3, 10, 257):
+        for known in (names[:0], names):
+            numbers = random.permutation(300)[:count].astype(np.uint64)
+            expected = naive.sort_numbers(numbers, known)
+            sort_numbers(numbers, known)
+            assert numbers.tolist() == expected
+
+
+def test_copying_takes_what_it_should() -> None:
+    source, target = random_list(9, 50, 1), random_list(9, 50, 2)
+    copy_best(source, target, 4)
+    for copied, expected in zip(target, naive.copy_best(source, 4), strict=True):
+        assert np.array_equal(copied[:4], expected)
+    assert entries(target, 9)[4:] == entries(random_list(9, 50, 2), 9)[4:]
+
+
 def test_ranks_order_as_distances_do() -> None:
     distances = np.array([-1, 0, 1e-30, 0.5, 1, 1e30, np.inf], np.float32)
     ranks = [rank_of(distance) for distance in distances]
@@ -105,10 +127,19 @@ def test_leaf_values_equal_their_twin(norm_bytes: int, suffix: int) -> None:
         )
     columns = random.integers(-50, 50, 256 * max(suffix, 1)).astype(np.float32)
     out = np.full(32, -1, np.float32)
-    for place, count in ((0, rows), (3 * size, rows - 3), (0, 4)):
-        leaf_values(records, place, count, size, norm_bytes, np.float32(7), np.float32(2), columns, out)
-        expected = naive.leaf_values(records, place, count, size, norm_bytes, 7, 2, columns)
-        assert out[:count].tolist() == expected
+    for spans in (((0, rows),), ((3, rows),), ((0, 4),), ((5, 6), (0, 9), (20, rows), (1, 2))):
+        leaves = [leaf for start, stop in spans for leaf in range(start, stop)]
+        bases = [7 + start for start, stop in spans for _ in range(start, stop)]
+        parts = LeafParts(
+            places=np.cumsum([0] + [stop - start for start, stop in spans]),
+            leaves=np.array([start for start, _ in spans]),
+            records=np.array([start * size for start, _ in spans]),
+            bases=np.array([7 + start for start, _ in spans], np.float32),
+        )
+        leaf_values(records, parts, len(spans), size, norm_bytes, np.float32(2), columns, out)
+        places = [leaf * size for leaf in leaves]
+        expected = naive.leaf_values(records, places, size, norm_bytes, bases, 2, columns)
+        assert out[: len(leaves)].tolist() == expected
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int32])

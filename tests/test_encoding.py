@@ -9,7 +9,8 @@ from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.distances import NearestWord, panel_layout, products
 from aggtree.engine.encoding import BeamTables, Encoder, make_scratch
 from aggtree.engine.first_dictionary import TwoStage
-from aggtree.engine.vector_instructions import LANES, TILE_ROWS
+from aggtree.engine.product_instructions import TILE_ROWS
+from aggtree.engine.vector_code import LANES
 
 
 def random_dictionaries(sizes, dimension, seed=0, shrink=0.7):

@@ -50,11 +50,15 @@ def test_damaged_groups_are_refused(grouped: tuple[Path, Manifest]) -> None:
     check_groups(groups, nodes, dimension)
     swapped = groups.numbers.copy()
     swapped[swapped >= 0] = 0
+    late = groups.numbers.copy()
+    gap = int(np.flatnonzero(late < 0)[0])
+    late[[gap - 1, gap]] = late[[gap, gap - 1]]
     for wrong, message in (
         (groups._replace(centres=groups.centres[1:]), "group_start"),
         (groups._replace(steps=groups.steps[1:]), "steps"),
         (groups._replace(differences=groups.differences[1:]), "differences"),
         (groups._replace(numbers=swapped), "each of"),
+        (groups._replace(numbers=late), "begin with"),
         (groups._replace(group_start=groups.group_start[::-1].copy()), "expected"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -6,8 +6,8 @@ import pytest
 from trees import DIMENSION, random_codes, random_dictionaries, random_queries, whole_ranges
 
 from aggtree.engine.best_kernels import Best
-from aggtree.engine.first_level import check_groups, cluster, group_probes, grouped
-from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, nearest_first
+from aggtree.engine.first_level import FirstGroups, check_groups, cluster, group_probes, grouped, members_of
+from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, multiply_group, nearest_first
 from aggtree.engine.look_up_kernels import multiply_columns
 from aggtree.engine.metric_search import CosineSearcher, InnerProductSearcher
 from aggtree.engine.params import SearchParams, TreeParams
@@ -21,6 +21,13 @@ def best_of(room: int) -> Best:
     return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
 
 
+def level_of(groups: FirstGroups, words: np.ndarray, norms: np.ndarray) -> FirstLevel:
+    """A level with one node per word."""
+    labels = np.arange(len(words), dtype=np.uint16)
+    counts = members_of(groups)
+    return FirstLevel(len(words), len(counts), groups.group_start, counts, *groups[2:], words, labels, norms)
+
+
 @pytest.mark.parametrize(("limit", "probes"), [(1, 1), (5, 3), (40, 7), (300, 7), (9, 2)])
 def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     random = np.random.default_rng(limit)
@@ -32,7 +39,7 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
         words[np.flatnonzero(labels == group)[0], 0] = centre[0] + 127
     groups = grouped(words, np.vecdot(words, words), labels, centres)
     assert (groups.steps == 1).all()
-    first = FirstLevel(120, 7, *groups[1:], words, np.arange(120, dtype=np.uint16), np.vecdot(words, words))
+    first = level_of(groups, words, np.vecdot(words, words))
     scratch = FirstScratch(
         np.empty(128, np.int32),
         np.empty(128, np.int64),
@@ -81,9 +88,20 @@ def test_one_query_times_columns() -> None:
         query, start = (random.integers(-9, 9, size).astype(np.float32) for size in (dimension, columns))
         rows = random.integers(-9, 9, (dimension, columns)).astype(np.float32)
         table = np.empty(columns, np.float32)
-        for same in (rows, rows.astype(np.int8)):
-            multiply_columns(query, same, start, table)
-            assert (table == naive.multiply_columns(query, rows, start)).all()
+        multiply_columns(query, rows, start, table)
+        assert (table == naive.multiply_columns(query, rows, start)).all()
+
+
+def test_one_query_times_a_group() -> None:
+    random = np.random.default_rng(0)
+    for dimension, columns in ((8, 16), (16, 32), (24, 48), (8, 112)):
+        query, start = (random.normal(size=size).astype(np.float32) for size in (dimension, columns))
+        differences = random.integers(-127, 128, (dimension, columns)).astype(np.int8)
+        out, same = np.empty((2, columns), np.float32)
+        multiply_group(query, differences, start, out)
+        assert np.allclose(out, naive.multiply_group(query, differences, start), rtol=1e-5, atol=1e-3)
+        multiply_columns(query, differences.astype(np.float32), start, same)
+        assert np.array_equal(out, same)
 
 
 def test_a_grouped_level_answers_like_a_whole_one() -> None:
@@ -119,7 +137,7 @@ def test_more_words_are_looked_into_for_more_nodes() -> None:
     centres, labels = cluster(words, 78)
     norms = np.vecdot(words, words)
     groups = grouped(words, norms, labels, centres)
-    first = FirstLevel(20_000, len(centres), *groups[1:], words, np.arange(20_000, dtype=np.uint16), norms)
+    first = level_of(groups, words, norms)
     probes = [group_probes(first, limit) for limit in (1, 64, 128, 10_000, 20_000)]
     assert probes == sorted(probes)
     assert 1 <= probes[0] < len(centres) == probes[-1]
