@@ -219,9 +219,10 @@ def encoding(options: argparse.Namespace) -> None:
 def online(options: argparse.Namespace) -> None:
     """Batches of the base file as a shuffled stream, in passes; E on rows held out, after every batch."""
     base = read_vectors(options.data, options.prefix, "base")
-    held = spread(base, HELD_OUT)
+    count = min(HELD_OUT, len(base) // 5)
+    held = spread(base, count)
     kept = np.ones(len(base), bool)
-    kept[np.linspace(0, len(base) - 1, HELD_OUT).astype(int)] = False
+    kept[np.linspace(0, len(base) - 1, count).astype(int)] = False
     stream = base[kept][np.random.default_rng(0).permutation(int(kept.sum()))]
     rows = min(BATCH, len(stream))
     trainer = DictionaryAnnealing(options.bytes, 256, beam=BEAM)
@@ -232,7 +233,7 @@ def online(options: argparse.Namespace) -> None:
         seconds.append(spent)
         errors.append(our_error(trainer.dictionaries, held))
         if batch % 8 == 7 or batch + 1 == options.batches:
-            save(options, {"batch_rows": rows, "held_out": HELD_OUT}, {"E": errors, "seconds": seconds})
+            save(options, {"batch_rows": rows, "held_out": count}, {"E": errors, "seconds": seconds})
 
 
 def wide(options: argparse.Namespace) -> None:
