@@ -13,7 +13,9 @@ Rules for kernels (modules named `*_kernels.py`):
 """
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any, TypeVar, cast
+from zlib import crc32
 
 import numba
 
@@ -29,6 +31,37 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+def _checksum() -> int:
+    """Of all modules of the engine."""
+    modules = [module for module in files(__package__).iterdir() if module.name.endswith(".py")]
+    total = 0
+    for module in sorted(modules, key=lambda module: module.name):
+        total = crc32(module.read_bytes(), crc32(module.name.encode(), total))
+    return total
+
+
+SOURCES = _checksum()
+
+
+def _compiled(function: Function, **options: Any) -> Function:
+    dispatcher: Any = numba.njit(**OPTIONS, **options)(function)
+    # numba takes cached code for fresh while the file of its kernel is the same; but the kernels it calls,
+    # from other files, are part of that code.
+    cache = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if cache is not None:
+        cache._source_stamp = (cache._source_stamp, SOURCES)
+    return cast(Function, dispatcher)
+
+
 def kernel(function: Function) -> Function:
     """Compile `function` on first call and cache the machine code on disk."""
-    return cast(Function, numba.njit(**OPTIONS)(function))
+    return _compiled(function)
+
+
+def inlined(function: Function) -> Function:
+    """The same for a kernel that is made part of each kernel that calls it.
+
+    A call hands over every array of every tuple by itself, some seven words each, on the stack: for a kernel
+    that takes the tree and the scratch memory that is as much work as to sieve a hundred leaves.
+    """
+    return _compiled(function, forceinline=True)

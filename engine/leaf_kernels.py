@@ -56,22 +56,43 @@ def _stored_norm(records: NDArray[np.uint8], place: Any, norm_bytes: int, step: 
 
 
 @kernel
+def _word(records: NDArray[np.uint8], place: Any, count: int, inside: bool) -> Any:
+    """The `count` bytes from a place on as a little-endian number; what is above them, nobody reads."""
+    if inside:
+        return load_8_bytes(records, place)
+    word = np.uint64(0)
+    for j in range(count):
+        word |= np.uint64(records[place + j]) << np.uint64(8 * j)
+    return word
+
+
+@kernel
 def _values_by_words(
-    records: NDArray[np.uint8], parts: LeafParts, count: int, suffix: Any, step: Any, columns: Any, out: Any
+    records: NDArray[np.uint8],
+    parts: LeafParts,
+    count: int,
+    suffix: Any,
+    inside: bool,
+    step: Any,
+    columns: Any,
+    out: Any,
 ) -> None:
-    """`leaf_values` for norms of one byte and suffixes of 5 to 8: a record is one 8-byte load, or 9 bytes."""
+    """`leaf_values` for norms of one byte and suffixes of 5 to 8: a record is one word, or a byte and one.
+
+    inside : whether 8 bytes may be read from any record on
+    """
     for part in range(count):
         place, base = parts.records[part], parts.bases[part]
         start, stop = parts.places[part], parts.places[part + 1]
         if suffix == 8:
             for i in range(start, stop):
-                word = load_8_bytes(records, place + 1)
+                word = _word(records, place + 1, 8, inside)
                 value = base + step * np.float32(records[place])
                 out[i] = value + (_look_up_4(word, 0, columns, 0) + _look_up_4(word, 4, columns, 4))
                 place += 9
         elif suffix == 7:
             for i in range(start, stop):
-                word = load_8_bytes(records, place)
+                word = _word(records, place, suffix + 1, inside)
                 value = base + step * np.float32(word & np.uint64(255))
                 rest = (_look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)) + _look_up(
                     word, 7, columns, 6
@@ -80,14 +101,14 @@ def _values_by_words(
                 place += 8
         elif suffix == 6:
             for i in range(start, stop):
-                word = load_8_bytes(records, place)
+                word = _word(records, place, suffix + 1, inside)
                 value = base + step * np.float32(word & np.uint64(255))
                 rest = _look_up(word, 5, columns, 4) + _look_up(word, 6, columns, 5)
                 out[i] = value + (_look_up_4(word, 1, columns, 0) + rest)
                 place += 7
         else:
             for i in range(start, stop):
-                word = load_8_bytes(records, place)
+                word = _word(records, place, suffix + 1, inside)
                 value = base + step * np.float32(word & np.uint64(255))
                 out[i] = value + (_look_up_4(word, 1, columns, 0) + _look_up(word, 5, columns, 4))
                 place += 6
@@ -119,9 +140,12 @@ def leaf_values(
     size : bytes of a record; step : of a quantized norm; columns : 256 for each label of the suffix
     """
     suffix = size - norm_bytes
-    # A load of 8 bytes may reach beyond its record, but not beyond the array.
-    if norm_bytes == 1 and 5 <= suffix <= 8 and _reach(parts, count, size) <= len(records):
-        _values_by_words(records, parts, count, suffix, step, columns, out)
+    if norm_bytes == 1 and 5 <= suffix <= 8:
+        # A load of 8 bytes may reach beyond its record, but not beyond the array.
+        if _reach(parts, count, size) <= len(records):
+            _values_by_words(records, parts, count, suffix, True, step, columns, out)
+        else:
+            _values_by_words(records, parts, count, suffix, False, step, columns, out)
         return
     for part in range(count):
         place = parts.records[part]

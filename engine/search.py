@@ -26,7 +26,9 @@ from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
 from aggtree.engine.product_instructions import TILE_ROWS
-from aggtree.engine.search_kernels import CHUNK, LABELS, Scratch, SearchPlan, search_tree
+from aggtree.engine.search_kernels import search_tree
+from aggtree.engine.search_plan import CHUNK, LABELS, Scratch, SearchPlan
+from aggtree.engine.sieve import empty_sieve, sieve_index
 from aggtree.engine.tree import Tree, check_tree, record_sizes
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
@@ -236,6 +238,7 @@ class Searcher:
             k=min(k, len(self.tree.ids)),
             first=self._first,
             probes=group_probes(self._first, int(kept[0])),
+            sieve_index=sieve_index(self._sizes),
         )
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
@@ -266,11 +269,12 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
         values=np.empty(2 * CHUNK, np.float32),
         places=np.empty(2 * CHUNK, np.int64),
         parts=LeafParts(
-            places=np.empty(CHUNK + 1, np.int64),
-            leaves=np.empty(CHUNK + 1, np.int64),
-            records=np.empty(CHUNK + 1, np.int64),
-            bases=np.empty(CHUNK + 1, np.float32),
+            places=np.empty(2 * CHUNK + 1, np.int64),
+            leaves=np.empty(2 * CHUNK + 1, np.int64),
+            records=np.empty(2 * CHUNK + 1, np.int64),
+            bases=np.empty(2 * CHUNK + 1, np.float32),
         ),
+        sieve=empty_sieve(int(plan.record_sizes.max())),
     )
 
 

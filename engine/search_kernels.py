@@ -10,7 +10,7 @@ A corrupt file must be an error or a wrong answer, never a crash, and nothing he
 - lists are cut when they are full, even where there is no limit.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,67 +26,17 @@ from aggtree.engine.best_kernels import (
     sort_best,
 )
 from aggtree.engine.compiled import kernel
-from aggtree.engine.filter_kernels import is_allowed
-from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, nearest_first
+from aggtree.engine.first_level_kernels import nearest_first
 from aggtree.engine.intrinsics import prefetch
-from aggtree.engine.leaf_kernels import LeafParts, leaf_values, passing
+from aggtree.engine.leaf_kernels import passing
 from aggtree.engine.look_up_kernels import LookUpWords, look_up_tables
+from aggtree.engine.scan_kernels import scan_nodes
+from aggtree.engine.search_plan import CHUNK, LABELS, Scratch, SearchPlan
 from aggtree.engine.tree import Tree
 
-LABELS = 256
-# Children or leaves scored before any is compared with a bound; leaves of several nodes if these are small.
-CHUNK = 256
-# Nodes whose memory is asked for ahead of time, and bytes of each: of a node's children, of its leaves.
+# Nodes whose children are asked for ahead of time, and bytes of each.
 AHEAD = 4
 PREFETCH = 512
-PREFETCH_LEAVES = 2048
-
-
-class SearchPlan(NamedTuple):
-    """What all queries of a call share.
-
-    limits : (M,) int64, nodes kept at level 1..M
-    room : (M,) int64, nodes a list may hold before it is cut to the limit
-    record_sizes : (M + 1,) int64, bytes of a leaf record of each level
-    norm_bytes : bytes of a leaf's norm, k : answers wanted
-    first_columns : columns of a table before those of dictionary 2
-    first : the first level, probes : groups of it looked into
-    """
-
-    limits: NDArray[np.int64]
-    room: NDArray[np.int64]
-    record_sizes: NDArray[np.int64]
-    norm_bytes: int
-    first_columns: int
-    k: int
-    first: FirstLevel
-    probes: int
-
-
-class Scratch(NamedTuple):
-    """Memory of one thread, sized by the limits and k, not by the tree.
-
-    tables : (b, columns) float32, squares : (b,) float32, look-up tables of a block of queries
-    first : what the first level needs
-    nodes, children, answers : the best so far, and `spare` to sort them
-    bins : (c,) int32, to sort them
-    ranges : (c, 4) int64, leaves and children of the nodes
-    values : (2 CHUNK,) float32, distances of children or leaves; places : (2 CHUNK,) int64, of the near ones
-    parts : up to CHUNK nodes, or pieces of them, whose leaves are among the values
-    """
-
-    tables: NDArray[np.float32]
-    squares: NDArray[np.float32]
-    first: FirstScratch
-    nodes: Best
-    children: Best
-    answers: Best
-    spare: Best
-    bins: NDArray[np.int32]
-    ranges: NDArray[np.int64]
-    values: NDArray[np.float32]
-    places: NDArray[np.int64]
-    parts: LeafParts
 
 
 @kernel
@@ -132,84 +82,6 @@ def _node_ranges(
         stop = min(stop, start + leaves_left)
         leaves_left -= stop - start
         ranges[i, 0], ranges[i, 1] = start, stop
-
-
-@kernel
-def _leaf_base(tree: Tree, level: int, nodes: Best, i: int, norm_bytes: int) -> Any:
-    """What all leaves of a node share of their distances.
-
-    A quantized norm is told from the node's norm, which the node's distance holds already.
-    """
-    if norm_bytes == 4:
-        node = tree.level_start[level] + np.int64(nodes.numbers[i])
-        return distance_of(nodes.ranks[i]) - tree.norms[node]
-    return distance_of(nodes.ranks[i]) + tree.norm_low[level]
-
-
-@kernel
-def _take_leaves(
-    scratch: Scratch,
-    filled: int,
-    ids: NDArray[np.unsignedinteger],
-    within: Any,
-    k: int,
-    count: int,
-    bound: Any,
-) -> tuple[Any, Any]:
-    """Add the leaves of the first `filled` values to the answers; returns answers held, and their bound."""
-    values, places, parts, part = scratch.values, scratch.places, scratch.parts, 0
-    for j in range(passing(values, filled, distance_of(bound), places)):
-        place = places[j]
-        while parts.places[part + 1] <= place:
-            part += 1
-        leaf = parts.leaves[part] + place - parts.places[part]
-        # Left out when the kernel is compiled for no filter.
-        if within is not None:  # noqa: SIM102
-            if not is_allowed(within, ids[leaf]):
-                continue
-        rank = rank_of(values[place])
-        count, bound = add_best(scratch.answers, count, bound, rank, np.uint64(leaf), k, ids)
-    return count, bound
-
-
-@kernel
-def _scan_nodes(
-    tree: Tree,
-    plan: SearchPlan,
-    table: Any,
-    level: int,
-    kept: int,
-    scratch: Scratch,
-    within: Any,
-    count: int,
-    bound: Any,
-) -> tuple[Any, Any, Any]:
-    """Score the leaves of the kept nodes; returns answers held, their bound, and leaves scored."""
-    size, norm_bytes, step = plan.record_sizes[level], plan.norm_bytes, tree.norm_step[level]
-    columns = table[plan.first_columns + LABELS * (level - 1) :]
-    first = tree.record_start[level] - tree.level_leaf[level] * size
-    ranges, parts = scratch.ranges, scratch.parts
-    node, leaf, scored = 0, ranges[0, 0], 0
-    while node < kept:
-        # Leaves of one node after another, until they are worth a look; a large node comes in pieces.
-        filled, part = 0, 0
-        while node < kept and filled < CHUNK:
-            stop = ranges[node, 1]
-            rows = min(stop - leaf, CHUNK)
-            parts.places[part], parts.leaves[part], parts.records[part] = filled, leaf, first + leaf * size
-            parts.bases[part] = _leaf_base(tree, level, scratch.nodes, node, norm_bytes)
-            part, filled, leaf = part + (rows > 0), filled + rows, leaf + rows
-            if leaf == stop:
-                node += 1
-                leaf = ranges[node, 0] if node < kept else 0
-                if node + AHEAD < kept:
-                    start, stop = ranges[node + AHEAD, 0], ranges[node + AHEAD, 1]
-                    _prefetch_range(tree.records, first + start * size, first + stop * size, PREFETCH_LEAVES)
-        parts.places[part] = filled
-        leaf_values(tree.records, parts, part, size, norm_bytes, step, columns, scratch.values)
-        count, bound = _take_leaves(scratch, filled, tree.ids, within, plan.k, count, bound)
-        scored += filled
-    return count, bound, scored
 
 
 @kernel
@@ -283,7 +155,7 @@ def _search_one(
             # of these and of the tree: their leaves, a few each, are read as they lie in memory.
             sort_best(nodes, kept, scratch.bins, scratch.spare)
         _node_ranges(tree, plan, level, nodes, kept, scratch.ranges)
-        count, bound, scored = _scan_nodes(tree, plan, table, level, kept, scratch, within, count, bound)
+        count, bound, scored = scan_nodes(tree, plan, table, level, kept, scratch, within, count, bound)
         visits[1] += scored
         if level == levels:
             break

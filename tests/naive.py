@@ -228,6 +228,28 @@ def passing(values, bound):
     return [place for place, value in enumerate(values) if value <= bound]
 
 
+def near_leaves(records, rows, size, tables, limit):
+    """Which records have byte sums within the limit."""
+    sums = [
+        sum(int(tables[j, byte]) for j, byte in enumerate(record)) for record in records.reshape(-1, size)
+    ]
+    return [row for row, total in enumerate(sums[:rows]) if min(total, 255) <= limit]
+
+
+def fit_sieve(columns, norm_bytes, suffix, step, room, fitted):
+    """Byte tables of a record, the sum of their least entries, and their scale, in float64."""
+    values = [step * 256.0**byte * np.arange(256) for byte in range(norm_bytes)]
+    values += list(columns[: 256 * suffix].astype(np.float64).reshape(suffix, 256))
+    lowest = sum(table.min() for table in values)
+    scale = fitted / (room - lowest)
+    return [np.minimum(np.floor((table - table.min()) * scale), 255) for table in values], lowest, scale
+
+
+def sieve_limit(lowest, scale, base, bound):
+    """The sum of a leaf at the bound, and one more for rounding."""
+    return (bound - base - lowest) * scale + 1
+
+
 def is_allowed(within, number):
     bits, place = np.unpackbits(within.bits, bitorder="little"), int(within.first) + number
     return bool(bits[place]) if place < len(bits) else False
@@ -252,6 +274,13 @@ def merge_answers(ids, distances, wanted):
     ]
 
 
+def scan_nodes(nodes, distance, allowed):
+    """Distances and ids of all leaves of nodes that may be answers."""
+    leaves = [(node, row, number) for node in nodes for row, number in node.leaves]
+    within = [leaf for leaf in leaves if allowed is None or leaf[2] in allowed]
+    return [(distance(node, row), number) for node, row, number in within]
+
+
 def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None):
     """Search over the nodes of `fill_part`: answers (distance, id), nodes scored, leaves scored."""
     query = np.asarray(query, np.float32)
@@ -263,6 +292,10 @@ def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, all
         vector = reconstruction(node.prefix, dictionaries)
         return max(0, np.sum((query - vector) ** 2))
 
+    def distance(node, row):
+        norm = stored_norm(node, row, dictionaries, params, norm_ranges)
+        return max(0, np.sum(query**2) + norm + product(row))
+
     numbers = {node.prefix: number for level in levels for number, node in enumerate(level)}
     found, nodes, leaves = [], 0, 0
     candidates = levels[1]
@@ -270,12 +303,8 @@ def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, all
         nodes += len(candidates)
         kept = sorted(candidates, key=lambda node: (score(node), numbers[node.prefix]))
         kept = kept[:limit] if limit else kept
-        for node in kept:
-            leaves += len(node.leaves)
-            for row, number in node.leaves:
-                norm = stored_norm(node, row, dictionaries, params, norm_ranges)
-                if allowed is None or number in allowed:
-                    found.append((max(0, np.sum(query**2) + norm + product(row)), number))
+        found += scan_nodes(kept, distance, allowed)
+        leaves += sum(len(node.leaves) for node in kept)
         candidates = [child for node in kept for child in node.children.values()]
     return sorted(found)[:k], nodes, leaves
 

@@ -142,6 +142,23 @@ def test_leaf_values_equal_their_twin(norm_bytes: int, suffix: int) -> None:
         assert out[: len(leaves)].tolist() == expected
 
 
+@pytest.mark.parametrize("suffix", [4, 5, 6, 7, 8, 9])
+def test_the_value_of_a_leaf_depends_on_no_other(suffix: int) -> None:
+    """At the end of the array records cannot be read by whole words; the sums are the same, to the bit."""
+    random = np.random.default_rng(suffix)
+    size, rows = 1 + suffix, 40
+    records = random.integers(0, 256, rows * size + 16, dtype=np.uint8)
+    columns = random.normal(size=256 * suffix).astype(np.float32)
+    places, found = np.arange(rows + 1), []
+    for end in (rows * size, len(records)):
+        together = LeafParts(places[[0, rows]], places[:1], places[:1], np.full(1, 0.7, np.float32))
+        alone = LeafParts(places, places, places * size, np.full(rows, 0.7, np.float32))
+        for parts, count in ((together, 1), (alone, rows)):
+            found.append(np.empty(rows, np.float32))
+            leaf_values(records[:end], parts, count, size, 1, np.float32(0.3), columns, found[-1])
+    assert all(np.array_equal(values, found[0]) for values in found)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
 def test_passing_equals_its_twin(kind: type) -> None:
     values = np.random.default_rng(3).integers(0, 9, 256).astype(kind)

@@ -53,14 +53,11 @@ def test_search_equals_its_twin(
 ) -> None:
     words, rows, alphabet, seed = case
     bucket, stray, size = tree_kind
-    codes, ids, dictionaries, tree, params = make(
+    codes, ids, dictionaries, _, params = make(
         words, rows, alphabet, seed, bucket=bucket, stray=stray, norm_bytes=size
     )
-    ranges = whole_ranges(len(words))
-    if size == 2:
-        # A step of one.
-        ranges = np.tile(np.array([[-1000, 64535]], np.float32), (len(words) + 1, 1))
-        tree = build_tree(codes, ids, dictionaries, params, ranges)
+    ranges = whole_ranges(len(words), size)
+    tree = build_tree(codes, ids, dictionaries, params, ranges)
     levels = naive.fill_part(codes, ids, dictionaries.layout, bucket, stray)
     search = SearchParams(limits=tuple(limits))
     queries = random_queries(3, seed)

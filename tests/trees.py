@@ -22,9 +22,10 @@ def random_codes(words: tuple[int, ...], rows: int, alphabet: int, seed: int = 0
     return CodeLayout(words).pack(np.stack(columns, axis=1))
 
 
-def whole_ranges(levels: int) -> np.ndarray:
-    """Norm ranges whose step is a whole number for 1-byte norms."""
-    return np.tile(np.array([[-100, 410]], np.float32), (levels + 1, 1))
+def whole_ranges(levels: int, norm_bytes: int = 1) -> np.ndarray:
+    """Norm ranges whose step is a whole number for norms of one byte, or of two."""
+    low, high = (-1000, 64535) if norm_bytes == 2 else (-100, 410)
+    return np.tile(np.array([[low, high]], np.float32), (levels + 1, 1))
 
 
 def random_queries(count: int, seed: int = 0) -> np.ndarray:

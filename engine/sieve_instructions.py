@@ -1,0 +1,165 @@
+"""LLVM vector code of the sieve: sums of table look-ups for the records of 64 leaves, all in registers.
+
+A table of 256 bytes is four registers; permuting two of them by a register of labels looks up 64 bytes in
+one instruction (AVX-512 VBMI: Intel since Ice Lake, AMD since Zen 4). For that the records are turned into
+*planes*: plane j holds byte j of each record.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import codegen as _codegen
+from numba.core import config as _config
+from numba.extending import intrinsic
+
+from aggtree.engine.vector_code import INT32, INT64, Generator, array_data, declare, load
+
+SIEVED = 64
+"""Leaves sieved at once."""
+PLANES = 8
+"""Planes made at once, of 8 x 8 bytes of each 8 records."""
+SIEVE_BYTES = 17
+"""Bytes of the longest record: two loads hold eight bytes of eight records."""
+SIEVE_REACH = 128
+"""Bytes behind the records that may be read with them."""
+
+_BYTES = ir.VectorType(ir.IntType(8), SIEVED)
+_QUADS = ir.VectorType(INT64, PLANES)
+
+
+def _has_byte_permutations() -> bool:
+    """Whether kernels are compiled for a processor that looks up 64 bytes in one instruction."""
+    codegen: Any = _codegen
+    config: Any = _config
+    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return "+avx512vbmi" in features.split(",")
+
+
+CAN_SIEVE = _has_byte_permutations()
+
+
+def second_load(size: int) -> int:
+    """Where the second 64 bytes begin that are read for 8 records: the two end with byte 7 of the last."""
+    return max(0, (PLANES - 1) * size - (SIEVED - PLANES))
+
+
+def _permute(builder: Any, low: Any, numbers: Any, high: Any) -> Any:
+    """Entries of two registers, chosen by the low 7 bits of each number."""
+    kind = ir.FunctionType(_BYTES, [_BYTES] * 3)
+    function = declare(builder.module, kind, "llvm.x86.avx512.vpermi2var.qi.512")
+    return builder.call(function, [low, numbers, high])
+
+
+def _planes(builder: Any, record: Any, size: Any, second: Any, index: Any) -> list[Any]:
+    """Bytes 0..7 behind `record` of 64 records of `size` bytes, as 8 planes.
+
+    The index brings the bytes of 8 records, from two loads, into the order of planes, 8 bytes of each; what
+    is left is to transpose 8 x 8 words of 8 bytes, by exchanges at distance 1, 2 and 4.
+    """
+    rows = []
+    for group in range(PLANES):
+        place = builder.gep(record, [builder.mul(size, INT64(PLANES * group))])
+        low, high = (load(builder, builder.gep(place, [start]), _BYTES) for start in (INT64(0), second))
+        rows.append(builder.bitcast(_permute(builder, low, index, high), _QUADS))
+    for distance in (1, 2, 4):
+        lanes = [lane for lane in range(PLANES) if not lane & distance]
+        kept = [lane & ~distance | (PLANES if lane & distance else 0) for lane in range(PLANES)]
+        masks = [
+            ir.Constant(ir.VectorType(INT32, PLANES), [INT32(number + moved) for number in kept])
+            for moved in (0, distance)
+        ]
+        for lane in lanes:
+            first, second = rows[lane], rows[lane + distance]
+            rows[lane], rows[lane + distance] = (
+                builder.shuffle_vector(first, second, mask) for mask in masks
+            )
+    return [builder.bitcast(row, _BYTES) for row in rows]
+
+
+def _look_up(builder: Any, table: Any, labels: Any) -> Any:
+    """Entries of a table of 256 bytes at 64 labels."""
+    quarters = [load(builder, builder.gep(table, [INT64(SIEVED * number)]), _BYTES) for number in range(4)]
+    low = _permute(builder, quarters[0], labels, quarters[1])
+    high = _permute(builder, quarters[2], labels, quarters[3])
+    upper = builder.icmp_signed("<", labels, ir.Constant(_BYTES, [0] * SIEVED))
+    return builder.select(upper, high, low)
+
+
+def _add_planes(builder: Any, sums: Any, planes: list[Any], tables: Any) -> Any:
+    """Add the look-ups of planes in consecutive tables; a sum of more than 255 is 255."""
+    kind = ir.FunctionType(_BYTES, [_BYTES] * 2)
+    add = declare(builder.module, kind, f"llvm.uadd.sat.v{SIEVED}i8")
+    for number, plane in enumerate(planes):
+        table = builder.gep(tables, [INT64(256 * number)])
+        sums = builder.call(add, [sums, _look_up(builder, table, plane)])
+    return sums
+
+
+def _add_sets(builder: Any, sums: Any, first: Any, stop: Any, step: int, add: Any) -> Any:
+    """The sums after `add(sums, plane)` for plane first, first + step, ... below stop."""
+    before = builder.block
+    loop, after = builder.append_basic_block("sieve"), builder.append_basic_block("sieve.end")
+    builder.cbranch(builder.icmp_signed("<", first, stop), loop, after)
+
+    builder.position_at_end(loop)
+    plane, total = builder.phi(INT64), builder.phi(_BYTES)
+    updated, following = add(total, plane), builder.add(plane, INT64(step))
+    for phi, initial, value in ((plane, first, following), (total, sums, updated)):
+        phi.add_incoming(initial, before)
+        phi.add_incoming(value, loop)
+    builder.cbranch(builder.icmp_signed("<", following, stop), loop, after)
+
+    builder.position_at_end(after)
+    found = builder.phi(_BYTES)
+    found.add_incoming(sums, before)
+    found.add_incoming(updated, loop)
+    return found
+
+
+def _sieve_64(
+    _: Any, records: Any, place: Any, size: Any, index: Any, tables: Any, whole: Any, planes: Any, most: Any
+) -> tuple[Any, Generator]:
+    """Bit i says whether Σ_j tables[j, byte j of record i] <= most, for the 64 records from `place` on.
+
+    records : (b,) uint8, of `size` bytes each, at most 17; SIEVE_REACH bytes follow the last one
+    index : (64,) uint8, entry 8 j + i says where byte i * size + j is: that number below 64, and otherwise
+        64 + its place behind byte `second_load(size)`
+    tables : (>= planes, 256) uint8; planes : bytes of a record that count, of which `whole`, a multiple of
+        PLANES, are made by eights, the others one by one
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not CAN_SIEVE:
+            return INT64(-1)
+        record_data, index_data, table_data = (
+            array_data(context, builder, signature, args, number) for number in (0, 3, 4)
+        )
+        size, whole, planes = args[2], args[5], args[6]
+        over = builder.sub(builder.mul(size, INT64(PLANES - 1)), INT64(SIEVED - PLANES))
+        second = builder.select(builder.icmp_signed(">", over, INT64(0)), over, INT64(0))
+        record, numbers = builder.gep(record_data, [args[1]]), load(builder, index_data, _BYTES)
+
+        def add(count: int) -> Any:
+            def add_some(sums: Any, plane: Any) -> Any:
+                made = _planes(builder, builder.gep(record, [plane]), size, second, numbers)
+                table = builder.gep(table_data, [builder.mul(plane, INT64(256))])
+                return _add_planes(builder, sums, made[:count], table)
+
+            return add_some
+
+        sums = ir.Constant(_BYTES, [0] * SIEVED)
+        sums = _add_sets(builder, sums, INT64(0), whole, PLANES, add(PLANES))
+        sums = _add_sets(builder, sums, whole, planes, 1, add(1))
+        limit = builder.insert_element(ir.Constant(_BYTES, ir.Undefined), args[7], INT32(0))
+        zeros = ir.Constant(ir.VectorType(INT32, SIEVED), [0] * SIEVED)
+        limits = builder.shuffle_vector(limit, limit, zeros)
+        return builder.bitcast(builder.icmp_unsigned("<=", sums, limits), INT64)
+
+    signature = types.uint64(
+        records, types.int64, types.int64, index, tables, types.int64, types.int64, types.uint8
+    )
+    return signature, generate
+
+
+sieve_64: Any = intrinsic(_sieve_64)

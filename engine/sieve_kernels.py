@@ -1,0 +1,139 @@
+"""Kernels of the sieve: which leaves of a node cannot be near enough, told from sums of bytes.
+
+The distance of a leaf is base + Σ_j t_j(b_j) over the bytes b_j of its record: look-ups of its labels, and
+multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the whole numbers
+floor((t_j - l_j) s), cut to 255, have a sum of at most (bound - base - Σ l_j) s for every leaf within a
+bound. Leaves with a larger sum are left out unscored, ten times as fast as they would be scored; the others
+are scored as ever, so the sieve changes no answer. It is used where the processor has instructions for it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.compiled import inlined, kernel
+from aggtree.engine.intrinsics import lowest_bit
+from aggtree.engine.sieve_instructions import PLANES, SIEVED, sieve_64
+from aggtree.engine.vector_code import LANES
+from aggtree.engine.vector_instructions import row_minima
+
+LABELS = 256
+# Leaves below which a node is not worth a look through the sieve.
+SIEVE_ROWS = 12
+# The sum that a leaf at the bound has when the tables are made; made again when it has fallen to the other.
+FITTED, WORN = 240, 120
+# Additions in a distance, and in what it is compared with, times the error of one: more than all of them.
+ROUNDING = np.float32(2.0**-19)
+# Sums from here on say nothing.
+FULL = 255
+
+
+class Sieve(NamedTuple):
+    """Byte tables of one level; memory of one thread.
+
+    tables : (p, 256) uint8, p a multiple of PLANES, a table for each byte of a record, zeros beyond
+    lows : (p,) float32, l_j of each label
+    fit : (3,) float32, Σ l_j, Σ of the largest |t_j|, and the scale, 0 where there are no tables
+    minima : (LANES,) float32, scratch
+    """
+
+    tables: NDArray[np.uint8]
+    lows: NDArray[np.float32]
+    fit: NDArray[np.float32]
+    minima: NDArray[np.float32]
+
+
+@kernel
+def _extent(values: NDArray[np.float32], row: int, minima: NDArray[np.float32]) -> tuple[Any, Any]:
+    """The least entry of a row, and the size of the largest."""
+    row_minima(values, row, values.shape[1], minima)
+    low = minima[0]
+    for lane in range(1, LANES):
+        low = min(low, minima[lane])
+    # Sizes of floats order as their bits do, and of whole numbers a vector loop finds the largest.
+    largest = np.int32(0)
+    for entry in values[row]:
+        largest = max(largest, np.int32(np.float32(entry).view(np.int32) & np.int32(0x7FFFFFFF)))
+    return low, np.int32(largest).view(np.float32)
+
+
+@kernel
+def _fill_table(table: NDArray[np.uint8], values: Any, low: Any, scale: Any) -> None:
+    for label in range(LABELS):
+        number = (values[label] - low) * scale
+        table[label] = np.uint8(np.int32(number if number < FULL else FULL))
+
+
+@kernel
+def _fill_norm_table(table: NDArray[np.uint8], weight: Any) -> None:
+    for label in range(LABELS):
+        number = weight * np.float32(label)
+        table[label] = np.uint8(np.int32(number if number < FULL else FULL))
+
+
+@kernel
+def fit_sieve(
+    sieve: Sieve, columns: NDArray[np.float32], norm_bytes: int, suffix: int, step: Any, room: Any
+) -> None:
+    """Make the tables of a level so that a leaf of distance base + room has a sum of about FITTED.
+
+    columns : (>= 256 suffix,) float32, look-ups; step : of a norm, not negative
+    """
+    values = columns[: LABELS * suffix].reshape(suffix, LABELS)
+    lowest, largest = np.float32(0), step * np.float32(LABELS**norm_bytes)
+    for row in range(suffix):
+        low, size = _extent(values, row, sieve.minima)
+        sieve.lows[row] = low
+        lowest, largest = lowest + low, largest + size
+    width = room - lowest
+    scale = np.float32(FITTED) / width if 0 < width < np.inf and largest < np.inf else np.float32(0)
+    for byte in range(norm_bytes):
+        _fill_norm_table(sieve.tables[byte], step * np.float32(LABELS**byte) * scale)
+    for row in range(suffix):
+        _fill_table(sieve.tables[norm_bytes + row], values[row], sieve.lows[row], scale)
+    sieve.tables[norm_bytes + suffix :] = 0
+    sieve.fit[0], sieve.fit[1], sieve.fit[2] = lowest, largest, scale
+
+
+@inlined
+def sieve_limit(sieve: Sieve, base: Any, bound: Any) -> Any:
+    """The largest sum of a leaf within a bound; FULL where the sieve cannot tell."""
+    lowest, largest, scale = sieve.fit[0], sieve.fit[1], sieve.fit[2]
+    rounding = ROUNDING * (abs(bound) + abs(base) + largest)
+    limit = (bound - base - lowest + rounding) * scale + np.float32(1)
+    return limit if scale > 0 and limit < FULL else np.float32(FULL)
+
+
+@inlined
+def near_leaves(
+    records: NDArray[np.uint8],
+    place: int,
+    rows: int,
+    size: int,
+    index: NDArray[np.uint8],
+    sieve: Sieve,
+    limit: Any,
+    places: NDArray[np.int64],
+) -> Any:
+    """List which of the `rows` records from byte `place` on have a sum within the limit; return how many.
+
+    At least SIEVE_REACH bytes follow the records of whole SIEVED rows.
+    """
+    if limit < 0:
+        return 0
+    rest = size % PLANES
+    # One plane or two are made faster by themselves than by eights.
+    whole = size - rest + (PLANES if rest > 2 else 0)
+    found = 0
+    for start in range(0, rows, SIEVED):
+        bits = np.int64(
+            sieve_64(records, place + start * size, size, index, sieve.tables, whole, size, np.uint8(limit))
+        )
+        if rows - start < SIEVED:
+            bits &= (np.int64(1) << (rows - start)) - 1
+        while bits != 0:
+            places[found] = start + lowest_bit(bits)
+            found += 1
+            bits &= bits - 1
+    return found

@@ -1,0 +1,125 @@
+"""The sieve lists what its twin lists, loses no leaf within a bound, and changes no answer."""
+
+import naive
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_search import make
+from trees import random_queries, whole_ranges
+
+from aggtree.engine.leaf_kernels import LeafParts, leaf_values
+from aggtree.engine.params import SearchParams
+from aggtree.engine.search import Searcher
+from aggtree.engine.sieve import empty_sieve, sieve_index
+from aggtree.engine.sieve_instructions import CAN_SIEVE, SIEVE_BYTES, SIEVE_REACH
+from aggtree.engine.sieve_kernels import (
+    FITTED,
+    FULL,
+    Sieve,
+    fit_sieve,
+    near_leaves,
+    sieve_limit,
+)
+from aggtree.engine.tree import build_tree
+
+can_sieve = pytest.mark.skipif(not CAN_SIEVE, reason="this processor has no byte permutations (AVX-512 VBMI)")
+
+
+def listed(records: np.ndarray, rows: int, size: int, sieve: Sieve, limit: float) -> list[int]:
+    padded = np.concatenate([records, np.zeros(64 * size + SIEVE_REACH, np.uint8)])
+    places = np.empty(max(rows, 1), np.int64)
+    index = sieve_index(np.array([size]))[0]
+    found = near_leaves(padded, 0, rows, size, index, sieve, np.float32(limit), places)
+    return places[:found].tolist()
+
+
+@can_sieve
+@pytest.mark.parametrize("size", range(1, SIEVE_BYTES + 1))
+def test_near_leaves_equal_their_twin(size: int) -> None:
+    random = np.random.default_rng(size)
+    for rows in (1, 7, 63, 64, 65, 300):
+        records = random.integers(0, 256, rows * size, dtype=np.uint8)
+        sieve = empty_sieve(size)
+        sieve.tables[:size] = random.integers(0, 500 // size, (size, 256)).clip(0, 255)
+        for limit in (-3, 0, 0.5, 100, 200.9, 254.9):
+            expected = naive.near_leaves(records, rows, size, sieve.tables, np.floor(limit))
+            assert listed(records, rows, size, sieve, limit) == expected
+
+
+@pytest.mark.parametrize(("norm_bytes", "suffix"), [(1, 8), (2, 3), (1, 1), (1, 16)])
+def test_tables_are_those_of_their_twin(norm_bytes: int, suffix: int) -> None:
+    random = np.random.default_rng(suffix)
+    columns = random.normal(size=256 * (suffix + 1)).astype(np.float32)
+    sieve = empty_sieve(norm_bytes + suffix)
+    step, room = np.float32(0.01), np.float32(1.5)
+    fit_sieve(sieve, columns, norm_bytes, suffix, step, room)
+    tables, lowest, scale = naive.fit_sieve(columns, norm_bytes, suffix, float(step), float(room), FITTED)
+    assert sieve.fit[[0, 2]] == pytest.approx([lowest, scale], rel=1e-5)
+    found = sieve.tables[: norm_bytes + suffix].astype(int)
+    # A number that is nearly whole may be rounded to either side.
+    assert (np.abs(found - np.array(tables)) <= 1).all() and (found == np.array(tables)).mean() > 0.99
+    assert (sieve.tables[norm_bytes + suffix :] == 0).all()
+    for base in (0.0, 0.7, 20.0):
+        expected = naive.sieve_limit(lowest, scale, base, float(room))
+        assert sieve_limit(sieve, np.float32(base), room) == pytest.approx(expected, abs=0.1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 2),
+    st.integers(1, 12),
+    st.sampled_from([1e-3, 1.0, 1e4]),
+    st.sampled_from([0.0, 1e3, 1e6]),
+    st.floats(0.001, 0.9),
+    st.integers(0, 1000),
+)
+def test_no_leaf_within_the_bound_is_lost(
+    norm_bytes: int, suffix: int, spread: float, offset: float, share: float, seed: int
+) -> None:
+    """Whatever the rounding: distances of size `offset` that differ by `spread` have few bits left."""
+    random = np.random.default_rng(seed)
+    size, rows = norm_bytes + suffix, 200
+    records = random.integers(0, 256, rows * size, dtype=np.uint8)
+    columns = (offset + spread * random.normal(size=256 * suffix)).astype(np.float32)
+    step, base = np.float32(spread / 256**norm_bytes), np.float32(offset * random.normal())
+    places = np.arange(rows)
+    parts = LeafParts(np.array([0, rows]), places[:1], places[:1], np.array([base]))
+    values = np.empty(256, np.float32)
+    leaf_values(records, parts, 1, size, norm_bytes, step, columns, values)
+    bound = np.quantile(values[:rows], share, method="nearest")
+    sieve = empty_sieve(size)
+    fit_sieve(sieve, columns, norm_bytes, suffix, step, bound - base)
+    for tighter in (bound, values[:rows].min()):
+        limit = sieve_limit(sieve, base, tighter)
+        near = listed(records, rows, size, sieve, limit) if limit < FULL else range(rows)
+        assert set(near) >= set(np.flatnonzero(values[:rows] <= tighter))
+
+
+@pytest.mark.parametrize("room", [-100.0, np.inf, np.nan])
+def test_a_bound_that_tells_nothing_makes_no_tables(room: float) -> None:
+    sieve = empty_sieve(3)
+    fit_sieve(sieve, np.zeros(512, np.float32), 1, 2, np.float32(1), np.float32(room))
+    assert sieve.fit[2] == 0 and sieve_limit(sieve, np.float32(0), np.float32(5)) == FULL
+
+
+LARGE = [((40, 4, 3), 1), ((300, *[5] * 8), 1), ((4,) * 16, 2), ((9,) * 20, 1), ((7, 9), 4)]
+
+
+@pytest.mark.parametrize(("words", "norm_bytes"), LARGE)
+def test_large_nodes_give_the_answers_of_the_twin(words: tuple[int, ...], norm_bytes: int) -> None:
+    kind = {"bucket": 2000, "stray": 50, "norm_bytes": norm_bytes}
+    codes, ids, dictionaries, _, params = make(words, 3000, alphabet=4, seed=1, **kind)
+    levels = naive.fill_part(codes, ids, dictionaries.layout, 2000, 50)
+    ranges, search = whole_ranges(len(words), norm_bytes), SearchParams(limits=(3, 20))
+    tree = build_tree(codes, ids, dictionaries, params, ranges)
+    queries = random_queries(4)
+    for k in (1, 30):
+        answer, counts = Searcher(tree, dictionaries).search_with_counts(queries, k, search)
+        for i, query in enumerate(queries):
+            found, nodes, leaves = naive.search_tree(
+                levels, query, k, search.per_level(len(words)), dictionaries, params, ranges
+            )
+            assert answer.ids[i].tolist() == [number for _, number in found]
+            assert answer.distances[i].tolist() == [float(distance) for distance, _ in found]
+            assert (counts.nodes[i], counts.leaves[i]) == (nodes, leaves)
