@@ -41,6 +41,7 @@ def parts(output: Output) -> dict[str, str]:
         "curves": curves(output),
         "billion": billion_table(),
         "growth": growth_table(),
+        "peers": peer_table(),
         "readers": reader_tables(),
         "predictions": prediction_tables(),
     }
@@ -160,10 +161,30 @@ def growth_table() -> str:
     return markdown(header, rows)
 
 
+def peer_table() -> str:
+    """Times of a query beside Faiss at equal recall, from the newest run."""
+    lines, rows = record.read("ten_million"), []
+    for target, systems in lines[-1]["results"]["points"].items() if lines else ():
+        for name, point in systems.items():
+            row = [target, name, *(f"{value:.3f}" for value in point["recall"]), str(point["effort"])]
+            ratios = (point[kind] / systems["aggtree"][kind] for kind in ASKED)
+            row += [f"{point[kind]:.3f} ({ratio:.2f})" for kind, ratio in zip(ASKED, ratios, strict=True)]
+            rows.append([*row, f"{lines[-1]['results'][name]['bytes_per_vector']:.1f}"])
+    header = ["R@100 wanted", "index", "R@1", "R@10", "R@100", "probes", "ms, batch", "ms, one by one"]
+    table = markdown([*header, "bytes per vector"], rows)
+    if not lines:
+        return table
+    parameters = lines[-1]["parameters"]
+    words = f"{parameters['rows']:,} generated rows, {parameters['queries']:,} queries, one thread, commit"
+    return f"{words} {lines[-1]['commit']}; in brackets: as a multiple of ours.\n\n{table}"
+
+
 def billion_table() -> str:
-    """The tree of a billion codes, as `bench billion` recorded it."""
-    rows = []
+    """Trees of very many codes, as `bench billion` recorded them last."""
+    rows, newest = [], {}
     for line in record.read("billion"):
+        newest[line["parameters"]["rows"], tuple(line["results"]["words"])] = line
+    for line in newest.values():
         results = line["results"]
         tree = results["tree"]
         opening = results.get("opening", {})

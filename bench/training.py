@@ -1,6 +1,6 @@
 """What training gains from its rows: how many for a wide first dictionary, which, and what if there are few.
 
-    python -m bench training [--data DIR] [first_words|other_rows|few_rows ...]
+    python -m bench training [--data DIR] [first_words|other_rows|few_rows|more_rows ...]
     python -m bench training --rows-per-word 15 other_rows
 
 E is a mean squared error. `first_words`: a wide first dictionary from several numbers of rows per word, E of
@@ -11,6 +11,10 @@ first was learned from and on others, E of both and of rows no part has seen. Bo
 fit all words to the rows, and after as many rounds on mixtures, with several shares of the second row and
 several numbers of axes. All go on from one start. PREFIX_base gives the covariance for the bound: the least E
 that any code of so many bits has for a Gaussian source.
+
+`more_rows` takes the last fifth of PREFIX_base for E, and trains on a quarter, a half and all of
+PREFIX_learn, then on PREFIX_learn and the rest of PREFIX_base, beside Faiss's residual quantizer: what more
+rows would bring.
 """
 
 import argparse
@@ -37,6 +41,7 @@ from bench.data_sets import read_vectors
 BEAM = 10
 BATCH = 100_000
 HELD_OUT = 20_000
+MORE_ROUNDS = 60
 ROWS_PER_WORD = (15, 30, 60, 120)
 SHARES = (0.0, 0.3, 0.5, 0.7)
 SPARE_AXES = (1, 1.5, 2, 3, 4)
@@ -59,8 +64,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.what = options.what or list(MEASURES)
     if set(options.what) - {*MEASURES}:
         parser.error(f"{options.what}: expected some of {', '.join(MEASURES)}")
-    if "few_rows" in options.what and options.data is None:
-        parser.error("few_rows: name the folder of the vectors by --data")
+    for what in {"few_rows", "more_rows"} & {*options.what} if options.data is None else ():
+        parser.error(f"{what}: name the folder of the vectors by --data")
     return options
 
 
@@ -202,10 +207,29 @@ def few_rows(options: argparse.Namespace) -> Measured:
     }
 
 
+def more_rows(options: argparse.Namespace) -> Measured:
+    """E of the same rows by the number of training rows, ours and of Faiss's residual quantizer."""
+    from bench.quantizer import train_faiss, train_ours
+
+    learn, base = (read_vectors(options.data, options.prefix, kind) for kind in ("learn", "base"))
+    rest, test = np.split(base, [len(base) * 4 // 5])
+    every = np.concatenate([learn, rest])
+    words = parse_words(options.words)
+    settings = argparse.Namespace(bytes=len(words), rounds=MORE_ROUNDS)
+    errors: dict[str, dict[str, float]] = {"da": {}, "rq": {}}
+    for count in (len(learn) // 4, len(learn) // 2, len(learn), len(every)):
+        errors["da"][str(count)] = train_ours(settings, every[:count], test)["E"]
+        errors["rq"][str(count)] = train_faiss("rq", settings, every[:count], test)["E"]
+    parameters = {"prefix": options.prefix, "words": options.words, "rounds": MORE_ROUNDS, "test": len(test)}
+    bits = float(np.log2(words).sum())
+    return parameters | {"dimension": base.shape[1]}, {"E": errors, "bound": gaussian_bound(base, bits)}
+
+
 MEASURES: dict[str, Callable[[argparse.Namespace], Measured]] = {
     "first_words": first_words,
     "other_rows": other_rows,
     "few_rows": few_rows,
+    "more_rows": more_rows,
 }
 
 

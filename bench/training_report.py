@@ -98,10 +98,44 @@ def bound(line: Line) -> str:
     return markdown([f"{prefix}, trained on the learn file, {width} bytes", "E of the base file"], rows)
 
 
+def more_rows() -> str:
+    """E of the same rows by the number of rows trained on, ours and Faiss's."""
+    line = newest("more_rows")
+    if line is None:
+        return MISSING
+    ours, theirs = line["results"]["E"]["da"], line["results"]["E"]["rq"]
+    rows = []
+    for count, error in ours.items():
+        rival = theirs[count]
+        rows.append([f"{int(count):,}", thousands(error), thousands(rival), f"{error / rival:.3f}"])
+    parameters = line["parameters"]
+    words = f"E of {parameters['test']:,} rows of the base file, not trained on; {_set(parameters)}:"
+    return f"{words}\n\n{markdown(['rows trained on', 'DA', 'Faiss RQ', 'ours / RQ'], rows)}"
+
+
+def sieve() -> str:
+    """Milliseconds per query without the sieve and with it, the newest line of each index and limits."""
+    lines = {
+        (line["parameters"]["rows"], *line["parameters"]["limits"]): line for line in record.read("sieve")
+    }
+    rows = []
+    for (count, *limits), line in sorted(lines.items()):
+        found = line["results"]
+        times = [
+            f"{found['plain'][kind]:.3f}, {found['sieved'][kind]:.3f} ({ratio:.2f})"
+            for kind in ("batch_ms", "single_p50_ms")
+            for ratio in [found["sieved"][kind] / found["plain"][kind]]
+        ]
+        rows.append([f"{count:,}", ", ".join(map(str, limits)), f"{found['leaves']:,.0f}", *times])
+    return markdown(["rows", "limits", "leaves", "ms, batch: without, with", "ms, one by one"], rows)
+
+
 def parts() -> dict[str, str]:
     """The generated parts of docs/explanation/algorithm.md."""
     first, few = newest("first_words"), newest("few_rows")
     return {
+        "sieve": sieve(),
+        "more-rows": more_rows(),
         "other-rows": other_rows(),
         "first-words": first_words(first) if first else MISSING,
         **{

@@ -14,7 +14,7 @@ from aggtree.engine.filter_kernels import is_allowed
 from aggtree.engine.intrinsics import prefetch
 from aggtree.engine.leaf_kernels import LeafParts, leaf_values, passing
 from aggtree.engine.search_plan import CHUNK, LABELS, Scratch, SearchPlan
-from aggtree.engine.sieve_instructions import CAN_SIEVE, SIEVE_BYTES, SIEVE_REACH, SIEVED
+from aggtree.engine.sieve_instructions import SIEVE_BYTES, SIEVE_REACH, SIEVED
 from aggtree.engine.sieve_kernels import (
     FULL,
     SIEVE_ROWS,
@@ -108,7 +108,7 @@ def _add_leaves(
     record = tree.record_start[level] + (leaf - tree.level_leaf[level]) * size
     limit = np.float32(FULL)
     reach = record + (rows + SIEVED) * size + SIEVE_REACH
-    sieved = CAN_SIEVE and plan.norm_bytes < 4 and size <= SIEVE_BYTES and reach <= len(tree.records)
+    sieved = plan.sieved and plan.norm_bytes < 4 and size <= SIEVE_BYTES and reach <= len(tree.records)
     if sieved and rows >= SIEVE_ROWS and bound != NO_BOUND:
         limit = _limit_of_node(tree, plan, columns, level, base, bound, sieve)
     if limit >= FULL:
@@ -159,7 +159,7 @@ def scan_nodes(
     while node < kept:
         # Leaves of one node after another, until they are worth a look; a large node comes in pieces.
         filled, part = 0, 0
-        enough = CHUNK if bound == NO_BOUND or not CAN_SIEVE else NEAR_CHUNK
+        enough = CHUNK if bound == NO_BOUND or not plan.sieved else NEAR_CHUNK
         while node < kept and filled < enough:
             stop = ranges[node, 1]
             rows = min(stop - leaf, CHUNK)

@@ -29,6 +29,7 @@ from aggtree.engine.product_instructions import TILE_ROWS
 from aggtree.engine.search_kernels import search_tree
 from aggtree.engine.search_plan import CHUNK, LABELS, Scratch, SearchPlan
 from aggtree.engine.sieve import empty_sieve, sieve_index
+from aggtree.engine.sieve_instructions import CAN_SIEVE
 from aggtree.engine.tree import Tree, check_tree, record_sizes
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
@@ -77,6 +78,7 @@ class Searcher:
     The tree's arrays may be memory maps; they are read and never copied, but for the labels of level 1.
     one_stage : level-1 nodes that are all scored by each query; more are grouped, see `first_level`
     groups : of this tree's level-1 nodes, if they were made before
+    sieve : whether to sieve leaves before they are scored where the processor can; no answer depends on it
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Searcher:
         *,
         one_stage: int = ONE_STAGE,
         groups: FirstGroups | None = None,
+        sieve: bool = True,
     ) -> None:
         layout = dictionaries.layout
         self.norm_bytes = check_tree(tree, layout)
@@ -98,6 +101,7 @@ class Searcher:
         self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
         self._scored = self.tree  # what queries are compared with
         self._sizes = record_sizes(layout, self.norm_bytes)
+        self._sieved = sieve and CAN_SIEVE
         self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
         self._plans: dict[tuple[tuple[int, ...], int], tuple[SearchPlan, list[Scratch]]] = {}
         self._entries: dict[bool, Callable[..., None]] = {}
@@ -238,6 +242,7 @@ class Searcher:
             k=min(k, len(self.tree.ids)),
             first=self._first,
             probes=group_probes(self._first, int(kept[0])),
+            sieved=self._sieved,
             sieve_index=sieve_index(self._sizes),
         )
         if len(self._plans) >= MAX_PLANS:

@@ -24,7 +24,7 @@ class SearchPlan(NamedTuple):
     norm_bytes : bytes of a leaf's norm, k : answers wanted
     first_columns : columns of a table before those of dictionary 2
     first : the first level, probes : groups of it looked into
-    sieve_index : (M + 1, 64) uint8, how `sieve_64` reads the records of each level
+    sieved : whether leaves are sieved, sieve_index : (M + 1, 64) uint8, how `sieve_64` reads those of a level
     """
 
     limits: NDArray[np.int64]
@@ -35,6 +35,7 @@ class SearchPlan(NamedTuple):
     k: int
     first: FirstLevel
     probes: int
+    sieved: bool
     sieve_index: NDArray[np.uint8]
 
 

@@ -287,7 +287,7 @@ def test_every_part_of_the_pages_is_made_of_lines(tmp_path: Path) -> None:
     output = generated.Output()
     parts = {**paper_report.parts(), **paper_figures.parts(output), **scale_report.parts(output)}
     missing = {name for name, text in parts.items() if generated.MISSING in text}
-    assert missing == {"search", "builds", "curves", "growth", "readers", "predictions"}
+    assert missing == {"search", "builds", "curves", "growth", "peers", "readers", "predictions"}
     assert "| online DA | 16,573 (0.704) | 10.0000 (0.500) |" in parts["errors-sift"]
     assert "| 1,000,000,000 | 4096 + 2 x 256 | 15 min 0 s | 1 GiB | 13.00 |" in parts["billion"]
     assert "| sort | 600 / 512 |" in scale_report.memory_table()

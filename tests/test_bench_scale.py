@@ -11,7 +11,7 @@ import aggtree
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.storage.vecs_files import write_vecs
 from aggtree.storage.verify import verify_index
-from bench import append, billion, grown_codes, record
+from bench import append, billion, grown_codes, record, scale_report
 from bench.grown_codes import grown, real_codes, statistics
 
 
@@ -130,6 +130,7 @@ def test_generated_rows_beside_faiss_and_growth(tmp_path: Path) -> None:
     assert ten_million.main(options) == 0
     found = last("ten_million")["points"]["0.5"]
     assert all(point["recall"][2] >= 0.5 and point["batch_ms"] > 0 for point in found.values())
+    assert "| 0.5 | IVF16_HNSW32,PQ8 |" in scale_report.peer_table()
     queries = "synthetic:sift?rows=30&seed=1&first=10000000000"
     index, truth = str(tmp_path / "aggtree_3000.index"), str(tmp_path / "truth_3000_30.npy")
     assert growth.main(["--queries", queries, "--index", index, "--truth", truth, "--target", "0.5"]) == 0

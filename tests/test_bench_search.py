@@ -7,11 +7,12 @@ import pytest
 from test_bench_scale import write_set
 
 import aggtree
-from bench import record
+from aggtree.engine.sieve_instructions import CAN_SIEVE
+from bench import generated, record
 
 pytest.importorskip("faiss")
 
-from bench import filters, numbers, recall_time, rerank, search, tuning
+from bench import filters, numbers, recall_time, rerank, search, sieve, training_report, tuning
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,16 @@ def test_filters(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     points = run(filters, "--queries", "20")["points"]
     assert len(points) == 6
     assert all(point["recall_10"] >= 0.5 for point in points)
+
+
+def test_sieve(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    place = ["--index", str(data / "tiny.index"), "--queries", str(data / "tiny_query.bvecs")]
+    for limits in ([], ["--limits", "3,7"]):
+        assert sieve.main([*place, *limits]) == 0
+    text = training_report.sieve()
+    if CAN_SIEVE:
+        assert [line["parameters"]["limits"] for line in record.read("sieve")][1] == [3, 7]
+        assert "| 3, 7 |" in text
+    else:
+        assert generated.MISSING in text

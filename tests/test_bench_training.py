@@ -57,6 +57,19 @@ def test_few_rows(tmp_path: Path) -> None:
     assert "1,440 training rows" in parts["few-rows"] and "at least" in parts["bound"]
 
 
+def test_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(training, "MORE_ROUNDS", 2)
+    for name, rows in {"learn": correlated_rows(2000), "base": correlated_rows(1000, seed=1)}.items():
+        (tmp_path / f"tiny_{name}.fvecs").write_bytes(write_vecs(rows.astype(np.float32), "fvecs"))
+    options = ["--data", str(tmp_path), "--prefix", "tiny", "--words", "256x2"]
+    assert training.main([*options, "more_rows"]) == 0
+    errors = record.read("training")[0]["results"]["E"]
+    assert list(errors["da"]) == list(errors["rq"]) == ["500", "1000", "2000", "2800"]
+    assert all(found["2800"] < found["500"] for found in errors.values())
+    assert "| 2,800 | " in training_report.parts()["more-rows"]
+
+
 def test_the_usual_mixture_is_one_of_those_compared() -> None:
     rows = correlated_rows(1500)
     few = training.FewRows(rows[:1400], rows[1400:], (64, 64), rounds=2)

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = {"engine": 0, "storage": 1, "jobs": 2}
 MODULES = [path for layer in LAYERS for path in sorted((ROOT / layer).glob("*.py"))]
+DECORATORS = ("kernel", "inlined")
 KERNEL_MODULES = sorted((ROOT / "engine").glob("*_kernels.py"))
 
 
@@ -49,13 +50,13 @@ def test_the_engine_needs_numpy_and_numba_only(path: Path) -> None:
 
 
 def kernels(path: Path) -> list[str]:
-    """Public functions of a kernel module that carry the project's decorator."""
+    """Public functions of a kernel module that carry one of the project's decorators."""
     return [
         node.name
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef)
         and not node.name.startswith("_")
-        and any(isinstance(mark, ast.Name) and mark.id in ("kernel", "inlined") for mark in node.decorator_list)
+        and any(isinstance(mark, ast.Name) and mark.id in DECORATORS for mark in node.decorator_list)
     ]
 
 

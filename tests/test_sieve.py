@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_search import make
-from trees import random_queries, whole_ranges
+from trees import random_codes, random_queries, whole_ranges
 
+from aggtree.engine.annealing_state import norm_ranges
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.leaf_kernels import LeafParts, leaf_values
-from aggtree.engine.params import SearchParams
+from aggtree.engine.metric_search import CosineSearcher, InnerProductSearcher
+from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.engine.search import Searcher
 from aggtree.engine.sieve import empty_sieve, sieve_index
 from aggtree.engine.sieve_instructions import CAN_SIEVE, SIEVE_BYTES, SIEVE_REACH
@@ -123,3 +126,22 @@ def test_large_nodes_give_the_answers_of_the_twin(words: tuple[int, ...], norm_b
             assert answer.ids[i].tolist() == [number for _, number in found]
             assert answer.distances[i].tolist() == [float(distance) for distance, _ in found]
             assert (counts.nodes[i], counts.leaves[i]) == (nodes, leaves)
+
+
+def test_the_sieve_changes_no_bit_of_an_answer() -> None:
+    """On vectors that are no whole numbers, with nodes of many sizes at several levels."""
+    random = np.random.default_rng(5)
+    words = (20, *[256] * 8)
+    dictionaries = Dictionaries(random.normal(size=(sum(words), 24)).astype(np.float32), CodeLayout(words))
+    codes = random_codes(words, 20_000, 12, seed=2)
+    rows = np.arange(len(codes), dtype=np.uint32)
+    ranges = norm_ranges(dictionaries, codes[::7])
+    tree = build_tree(codes, rows, dictionaries, TreeParams(bucket=300, stray=40), ranges)
+    queries = dictionaries.decode(codes[::600]) + random.normal(size=(34, 24)).astype(np.float32)
+    for searcher in (Searcher, InnerProductSearcher, CosineSearcher):
+        sieved, plain = (searcher(tree, dictionaries, sieve=sieve) for sieve in (True, False))
+        for k, limits in ((1, (3, 50)), (100, (8, 200)), (100, (0,))):
+            params = SearchParams(limits=limits)
+            ids, distances = sieved.search(queries, k, params)
+            expected = plain.search(queries, k, params)
+            assert np.array_equal(ids, expected.ids) and np.array_equal(distances, expected.distances)
