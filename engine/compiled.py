@@ -33,9 +33,10 @@ OPTIONS: dict[str, Any] = {
 
 def _checksum() -> int:
     """Of all modules of the engine."""
-    modules = [module for module in files(__package__).iterdir() if module.name.endswith(".py")]
     total = 0
-    for module in sorted(modules, key=lambda module: module.name):
+    for module in sorted(files(__package__).iterdir(), key=lambda module: module.name):
+        if not (module.name.endswith(".py") and module.is_file()):
+            continue
         total = crc32(module.read_bytes(), crc32(module.name.encode(), total))
     return total
 

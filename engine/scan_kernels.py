@@ -22,6 +22,7 @@ from aggtree.engine.sieve_kernels import (
     Sieve,
     fit_sieve,
     near_leaves,
+    reset_sieve,
     sieve_limit,
 )
 from aggtree.engine.tree import Tree
@@ -74,13 +75,17 @@ def _take_leaves(
 def _limit_of_node(
     tree: Tree, plan: SearchPlan, columns: Any, level: int, base: Any, bound: Any, sieve: Sieve
 ) -> Any:
-    """What the sieve lets pass of a node; its tables are made when they are needed, and when worn."""
-    limit = sieve_limit(sieve, base, distance_of(bound))
-    if sieve.fit[2] == 0 or 0 < limit < WORN:
-        suffix, room = plan.record_sizes[level] - plan.norm_bytes, distance_of(bound) - base
+    """What the sieve lets pass of a node; its tables are made when they are needed, and when worn.
+
+    They are made for the nearest node so far: for others they are coarser, but they tell something of all.
+    """
+    nearest = min(sieve.fit[3], base)
+    limit = sieve_limit(sieve, nearest, distance_of(bound))
+    if 0 <= limit < WORN or limit >= FULL:
+        suffix, room = plan.record_sizes[level] - plan.norm_bytes, distance_of(bound) - nearest
         fit_sieve(sieve, columns, plan.norm_bytes, suffix, tree.norm_step[level], room)
-        limit = sieve_limit(sieve, base, distance_of(bound))
-    return limit
+    sieve.fit[3] = nearest
+    return sieve_limit(sieve, base, distance_of(bound))
 
 
 @inlined
@@ -153,7 +158,7 @@ def scan_nodes(
     size, norm_bytes, step = plan.record_sizes[level], plan.norm_bytes, tree.norm_step[level]
     columns = table[plan.first_columns + LABELS * (level - 1) :]
     ranges, parts = scratch.ranges, scratch.parts
-    scratch.sieve.fit[2] = 0
+    reset_sieve(scratch.sieve)
     node, leaf, looked_at = 0, ranges[0, 0], 0
     ahead, next_leaf = _prefetch_leaves(tree, level, size, ranges, kept, 0, ranges[0, 0], AHEAD_LEAVES)
     while node < kept:

@@ -89,7 +89,8 @@ def _append(best: Best, count: int, values: NDArray[np.float32], rows: int, numb
     """Add entries number, number + 1, ... that there is room for; return how many there are then."""
     ranks, numbers = best.ranks[count : count + rows], best.numbers[count : count + rows]
     for j in range(rows):
-        ranks[j] = rank_of(values[j])
+        # What a corrupt file makes no number of is far away.
+        ranks[j] = NO_BOUND if np.isnan(values[j]) else rank_of(values[j])
     for j in range(rows):
         numbers[j] = np.uint64(number + j)
     return count + rows

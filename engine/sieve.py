@@ -24,7 +24,7 @@ def empty_sieve(record_size: int) -> Sieve:
     return Sieve(
         tables=aligned((planes, LABELS)),
         lows=np.zeros(planes, np.float32),
-        fit=np.zeros(3, np.float32),
+        fit=np.array([0, np.inf, 0, np.inf], np.float32),
         minima=np.empty(LANES, np.float32),
     )
 

@@ -34,7 +34,8 @@ class Sieve(NamedTuple):
 
     tables : (p, 256) uint8, p a multiple of PLANES, a table for each byte of a record, zeros beyond
     lows : (p,) float32, l_j of each label
-    fit : (3,) float32, Σ l_j, Σ of the largest |t_j|, and the scale, 0 where there are no tables
+    fit : (4,) float32, Σ l_j, Σ of the largest |t_j|, inf where it is not known, the scale, 0 where there are
+        no tables, and the least base of a node so far
     minima : (LANES,) float32, scratch
     """
 
@@ -72,16 +73,26 @@ def _fill_norm_table(table: NDArray[np.uint8], weight: Any) -> None:
         table[label] = np.uint8(np.int32(number if number < FULL else FULL))
 
 
+@inlined
+def reset_sieve(sieve: Sieve) -> None:
+    """Nothing is known of the level that comes."""
+    sieve.fit[0], sieve.fit[1], sieve.fit[2], sieve.fit[3] = 0, np.inf, 0, np.inf
+
+
 @kernel
 def fit_sieve(
     sieve: Sieve, columns: NDArray[np.float32], norm_bytes: int, suffix: int, step: Any, room: Any
 ) -> None:
     """Make the tables of a level so that a leaf of distance base + room has a sum of about FITTED.
 
-    columns : (>= 256 suffix,) float32, look-ups; step : of a norm, not negative
+    columns : (>= 256 suffix,) float32, look-ups; step : of a norm
     """
     values = columns[: LABELS * suffix].reshape(suffix, LABELS)
-    lowest, largest = np.float32(0), step * np.float32(LABELS**norm_bytes)
+    # A corrupt file may hold any step.
+    lowest, largest = (
+        np.float32(0),
+        step * np.float32(LABELS**norm_bytes) if step >= 0 else np.float32(np.inf),
+    )
     for row in range(suffix):
         low, size = _extent(values, row, sieve.minima)
         sieve.lows[row] = low
@@ -98,10 +109,12 @@ def fit_sieve(
 
 @inlined
 def sieve_limit(sieve: Sieve, base: Any, bound: Any) -> Any:
-    """The largest sum of a leaf within a bound; FULL where the sieve cannot tell."""
+    """The largest sum of a leaf within a bound; -1 if there is none, FULL where the sieve cannot tell."""
     lowest, largest, scale = sieve.fit[0], sieve.fit[1], sieve.fit[2]
-    rounding = ROUNDING * (abs(bound) + abs(base) + largest)
-    limit = (bound - base - lowest + rounding) * scale + np.float32(1)
+    room = bound - base - lowest + ROUNDING * (abs(bound) + abs(base) + largest)
+    if room < 0:
+        return np.float32(-1)
+    limit = room * scale + np.float32(1)
     return limit if scale > 0 and limit < FULL else np.float32(FULL)
 
 

@@ -236,6 +236,11 @@ def near_leaves(records, rows, size, tables, limit):
     return [row for row, total in enumerate(sums[:rows]) if min(total, 255) <= limit]
 
 
+def reset_sieve():
+    """What is known before any node of a level: nothing."""
+    return [0, np.inf, 0, np.inf]
+
+
 def fit_sieve(columns, norm_bytes, suffix, step, room, fitted):
     """Byte tables of a record, the sum of their least entries, and their scale, in float64."""
     values = [step * 256.0**byte * np.arange(256) for byte in range(norm_bytes)]
@@ -246,8 +251,9 @@ def fit_sieve(columns, norm_bytes, suffix, step, room, fitted):
 
 
 def sieve_limit(lowest, scale, base, bound):
-    """The sum of a leaf at the bound, and one more for rounding."""
-    return (bound - base - lowest) * scale + 1
+    """The sum of a leaf at the bound, and one more for rounding; -1 when no leaf can be within it."""
+    room = bound - base - lowest
+    return room * scale + 1 if room >= 0 else -1
 
 
 def is_allowed(within, number):

@@ -1,11 +1,14 @@
 """The sieve lists what its twin lists, loses no leaf within a bound, and changes no answer."""
 
+import ctypes
+import mmap
+
 import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_search import make
+from test_search import garbage, make
 from trees import random_codes, random_queries, whole_ranges
 
 from aggtree.engine.annealing_state import norm_ranges
@@ -22,6 +25,7 @@ from aggtree.engine.sieve_kernels import (
     Sieve,
     fit_sieve,
     near_leaves,
+    reset_sieve,
     sieve_limit,
 )
 from aggtree.engine.tree import build_tree
@@ -50,7 +54,23 @@ def test_near_leaves_equal_their_twin(size: int) -> None:
             assert listed(records, rows, size, sieve, limit) == expected
 
 
-@pytest.mark.parametrize(("norm_bytes", "suffix"), [(1, 8), (2, 3), (1, 1), (1, 16)])
+@can_sieve
+@pytest.mark.parametrize("size", range(1, SIEVE_BYTES + 1))
+def test_no_more_is_read_than_was_said(size: int) -> None:
+    """Behind the last byte that may be read is a page that may not: reading it would end this process."""
+    page, sieve = mmap.PAGESIZE, empty_sieve(size)
+    memory = mmap.mmap(-1, 3 * page)
+    array = np.frombuffer(memory, np.uint8)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    assert protect(array.ctypes.data + 2 * page, page, 0) == 0
+    end = 2 * page - SIEVE_REACH
+    index, places = sieve_index(np.array([size]))[0], np.empty(64, np.int64)
+    found = near_leaves(array[: 2 * page], end - 64 * size, 64, size, index, sieve, np.float32(9), places)
+    assert found == 64
+
+
+@pytest.mark.parametrize(("norm_bytes", "suffix"), [(1, 8), (2, 3), (1, 1), (1, 16), (1, 0)])
 def test_tables_are_those_of_their_twin(norm_bytes: int, suffix: int) -> None:
     random = np.random.default_rng(suffix)
     columns = random.normal(size=256 * (suffix + 1)).astype(np.float32)
@@ -68,10 +88,11 @@ def test_tables_are_those_of_their_twin(norm_bytes: int, suffix: int) -> None:
         assert sieve_limit(sieve, np.float32(base), room) == pytest.approx(expected, abs=0.1)
 
 
+@can_sieve
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 2),
-    st.integers(1, 12),
+    st.integers(0, 15),
     st.sampled_from([1e-3, 1.0, 1e4]),
     st.sampled_from([0.0, 1e3, 1e6]),
     st.floats(0.001, 0.9),
@@ -92,18 +113,53 @@ def test_no_leaf_within_the_bound_is_lost(
     leaf_values(records, parts, 1, size, norm_bytes, step, columns, values)
     bound = np.quantile(values[:rows], share, method="nearest")
     sieve = empty_sieve(size)
-    fit_sieve(sieve, columns, norm_bytes, suffix, step, bound - base)
-    for tighter in (bound, values[:rows].min()):
-        limit = sieve_limit(sieve, base, tighter)
-        near = listed(records, rows, size, sieve, limit) if limit < FULL else range(rows)
-        assert set(near) >= set(np.flatnonzero(values[:rows] <= tighter))
+    # The tables may have been made for a nearer node, or for a farther one.
+    for other in (base, np.float32(base - spread), np.float32(base + spread)):
+        fit_sieve(sieve, columns, norm_bytes, suffix, step, bound - other)
+        for tighter in (bound, values[:rows].min()):
+            limit = sieve_limit(sieve, base, tighter)
+            near = listed(records, rows, size, sieve, limit) if limit < FULL else range(rows)
+            assert set(near) >= set(np.flatnonzero(values[:rows] <= tighter))
 
 
-@pytest.mark.parametrize("room", [-100.0, np.inf, np.nan])
-def test_a_bound_that_tells_nothing_makes_no_tables(room: float) -> None:
+ODD = [(1, -100), (1, np.inf), (1, np.nan), (-1, 9), (-1e30, 9), (-np.inf, 9), (np.inf, 9), (np.nan, 9)]
+
+
+@pytest.mark.parametrize(("step", "room"), ODD)
+def test_what_tells_nothing_makes_no_tables(step: float, room: float) -> None:
     sieve = empty_sieve(3)
-    fit_sieve(sieve, np.zeros(512, np.float32), 1, 2, np.float32(1), np.float32(room))
+    fit_sieve(sieve, np.zeros(512, np.float32), 1, 2, np.float32(step), np.float32(room))
     assert sieve.fit[2] == 0 and sieve_limit(sieve, np.float32(0), np.float32(5)) == FULL
+
+
+def test_a_node_that_is_too_far_holds_nothing() -> None:
+    sieve = empty_sieve(3)
+    assert sieve.fit.tolist() == naive.reset_sieve()
+    fit_sieve(sieve, np.ones(512, np.float32), 1, 2, np.float32(1), np.float32(50))
+    reset = empty_sieve(3)
+    for bound, expected in ((60, FULL), (49, FULL), (20, -1)):
+        assert sieve_limit(reset, np.float32(30), np.float32(bound)) == FULL
+        limit = sieve_limit(sieve, np.float32(30), np.float32(bound))
+        assert limit == -1 if expected == -1 else 0 <= limit < FULL
+    reset_sieve(sieve)
+    assert sieve.fit.tolist() == naive.reset_sieve()
+
+
+@pytest.mark.parametrize("step", [1.0, 0.0, -0.5, 1e30, -1e30, np.inf, -np.inf, np.nan])
+def test_garbage_is_sieved_without_leaving_the_arrays(step: float) -> None:
+    kind = {"bucket": 2000, "stray": 50}
+    _, _, dictionaries, tree, _ = make((40, 4, 3, 5), 5000, alphabet=4, **kind)
+    tree = garbage(tree, 1)._replace(
+        child_start=tree.child_start,
+        leaf_start=tree.leaf_start,
+        norm_step=np.full_like(tree.norm_step, step),
+    )
+    answers = [
+        Searcher(tree, dictionaries, sieve=sieve).search(random_queries(20), 10, SearchParams(limits=(4, 9)))
+        for sieve in (True, False)
+    ]
+    assert np.array_equal(answers[0].ids, answers[1].ids)
+    assert np.array_equal(answers[0].distances, answers[1].distances)
 
 
 LARGE = [((40, 4, 3), 1), ((300, *[5] * 8), 1), ((4,) * 16, 2), ((9,) * 20, 1), ((7, 9), 4)]
