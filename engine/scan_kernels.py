@@ -29,8 +29,9 @@ from aggtree.engine.tree import Tree
 
 # Leaves that passed the sieve and are scored together: the bound they may lower is that of the next.
 NEAR_CHUNK = 64
-# Leaves that are asked for ahead of time.
-AHEAD_LEAVES = 256
+# Leaves sieved between two calls for memory, and how many of them are asked for ahead of time.
+PIECE = 128
+AHEAD_LEAVES = 512
 
 
 @inlined
@@ -164,10 +165,11 @@ def scan_nodes(
     while node < kept:
         # Leaves of one node after another, until they are worth a look; a large node comes in pieces.
         filled, part = 0, 0
-        enough = CHUNK if bound == NO_BOUND or not plan.sieved else NEAR_CHUNK
+        plain = bound == NO_BOUND or not plan.sieved
+        enough, piece = (CHUNK, CHUNK) if plain else (NEAR_CHUNK, PIECE)
         while node < kept and filled < enough:
             stop = ranges[node, 1]
-            rows = min(stop - leaf, CHUNK)
+            rows = min(stop - leaf, piece)
             base = _leaf_base(tree, level, scratch.nodes, node, norm_bytes)
             part, filled = _add_leaves(
                 tree, plan, columns, level, leaf, rows, base, bound, scratch, part, filled

@@ -36,9 +36,12 @@ def default_tree(words: Words) -> TreeParams:
     """Larger buckets behind a wide first dictionary: its nodes are already small.
 
     Measured on 500,000 real SIFT with 1024 first words: bucket 1024 and stray 16 find more in less than half
-    the time of 128 and 1, and take 13.0 instead of 15.0 bytes per vector.
+    the time of 128 and 1, and take 13.0 instead of 15.0 bytes per vector. Behind the widest dictionary a node
+    of a hundred million rows has 1500: sieved at a stretch they take less time than with their best children.
     """
-    return TreeParams(bucket=1024, stray=16) if words[0] > 256 else TreeParams(bucket=64, stray=1)
+    if words[0] <= 256:
+        return TreeParams(bucket=64, stray=1)
+    return TreeParams(bucket=1024 if words[0] < 65_536 else 4096, stray=16)
 
 
 def default_batch_rows(rows: int, train_rows: int | None = None) -> int:
