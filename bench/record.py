@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from aggtree.engine.sieve_instructions import CAN_SIEVE
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("aggtree", "numpy", "numba", "dask", "zarr", "faiss-cpu", "hnswlib", "usearch")
 
@@ -50,6 +52,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
+        "byte_permutations": CAN_SIEVE,  # processors of one name may have them or not
         "python": platform.python_version(),
         "packages": {name: package_version(name) for name in PACKAGES},
     }
