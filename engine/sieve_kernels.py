@@ -3,8 +3,8 @@
 The distance of a leaf is base + Σ_j t_j(b_j) over the bytes b_j of its record: look-ups of its labels, and
 multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the whole numbers
 floor((t_j - l_j) s), cut to 255, have a sum of at most (bound - base - Σ l_j) s for every leaf within a
-bound. Leaves with a larger sum are left out unscored, ten times as fast as they would be scored; the others
-are scored as ever, so the sieve changes no answer. It is used where the processor has instructions for it.
+bound. Leaves with a larger sum are left out unscored; the others are scored as ever, so the sieve changes no
+answer. It is used where the processor has instructions for it.
 """
 
 from typing import Any, NamedTuple
@@ -88,11 +88,9 @@ def fit_sieve(
     columns : (>= 256 suffix,) float32, look-ups; step : of a norm
     """
     values = columns[: LABELS * suffix].reshape(suffix, LABELS)
+    lowest = np.float32(0)
     # A corrupt file may hold any step.
-    lowest, largest = (
-        np.float32(0),
-        step * np.float32(LABELS**norm_bytes) if step >= 0 else np.float32(np.inf),
-    )
+    largest = step * np.float32(LABELS**norm_bytes) if step >= 0 else np.float32(np.inf)
     for row in range(suffix):
         low, size = _extent(values, row, sieve.minima)
         sieve.lows[row] = low
