@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from aggtree.engine.annealing_state import OnlineState, norm_ranges, pack_state, unpack_state
 from aggtree.engine.cooling import (
     JOINT_ROWS_PER_WORD,
+    Encode,
     Map,
     Narrow,
     descending_variance,
@@ -279,6 +280,9 @@ class DictionaryAnnealing:
             return np.empty((len(residue), 0), np.uint8)
         return encode_blocks(narrow, residue, self.params.beam, map_)
 
+    def _encode_by(self, map_: Map) -> Encode:
+        return lambda narrow, rows: self._encode_narrow(narrow, rows, map_)
+
     def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
         """Rounds of cooling until one gains too little; `shake` heats the early ones.
 
@@ -309,15 +313,18 @@ class DictionaryAnnealing:
         if len(residue) < MIXED_ROWS_PER_WORD * max(layout.words):
             return
         space = leading_axes(residue, float(np.log2(layout.words).sum()))
-        flat = space.project(residue)
-
-        def encode(present: Narrow, rows: Rows) -> NDArray[np.uint8]:
-            return self._encode_narrow(present, rows, map_)
-
+        flat, encode = space.project(residue), self._encode_by(map_)
         for number in range(len(self._history) - 1, self.params.rounds):
             self._narrow = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number))
             self._codes = self._sort(encode(self._narrow, residue))
             self._record(residue, self._codes, progress)
+
+    def _mixed(self, narrow: Narrow, residue: Rows, rng: np.random.Generator, map_: Map) -> Narrow:
+        """The dictionaries after a round on mixtures of a batch of few rows; of very few, as they were."""
+        if len(residue) < MIXED_ROWS_PER_WORD * max(narrow.layout.words):
+            return narrow
+        space = leading_axes(residue, float(np.log2(narrow.layout.words).sum()))
+        return mixed_round(narrow, space.project(residue), space, self._encode_by(map_), rng)
 
     def _scarce(self, rows: Rows) -> bool:
         """Whether these rows are too few to cool all words jointly."""
@@ -350,9 +357,7 @@ class DictionaryAnnealing:
         narrow = self._narrow_or_fail()
         if self.params.cooling == "joint":
             return joint_round(narrow, residue, codes, np.full(len(narrow.words), weight), rng), codes
-        return kmeans_round(
-            narrow, residue, codes, rng, lambda present, rows: self._encode_narrow(present, rows, map_)
-        )
+        return kmeans_round(narrow, residue, codes, rng, self._encode_by(map_))
 
     def _sort(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Put dictionaries, and these codes, into descending variance: beam and tree depend on it."""
@@ -364,7 +369,10 @@ class DictionaryAnnealing:
     def _guarded_update(
         self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
     ) -> bool:
-        """One joint round on a batch, undone as far as it raises the error of remembered rows."""
+        """One round on a batch, undone as far as it raises the error of remembered rows.
+
+        A batch of few rows is mixed: words fitted to the rows themselves would describe their noise.
+        """
         before = self._narrow_or_fail()
         if before.layout.levels == 0:
             return True
@@ -376,7 +384,10 @@ class DictionaryAnnealing:
         allowed = (1 + MAX_RISE) * error(before)
         age = max(0, self._online.batches - FAST_BATCHES) / FAST_BATCHES
         past = age * len(residue) / max(self.params.words[-1], 1)
-        target, codes = self._cool(residue, codes, RIDGE + past, rng, map_)
+        if self._scarce(residue):
+            target = self._mixed(before, residue, rng, map_)
+        else:
+            target, codes = self._cool(residue, codes, RIDGE + past, rng, map_)
         # k-means knows no pull of the past: its step is cut as much as the past weighs.
         most = 1.0 if self.params.cooling == "joint" else 1 / (1 + age)
         for step in STEPS:

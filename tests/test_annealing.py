@@ -141,6 +141,15 @@ def test_state_resumes_bit_for_bit(words):
         DictionaryAnnealing.from_state({"words": np.zeros(3)})
 
 
+def test_a_batch_of_few_rows_seen_again_and_again_is_not_learned_by_heart():
+    """Six rows for each word: fitted to them, words would describe their noise."""
+    rows, held_out = correlated_rows(1500, dimension=40), correlated_rows(500, dimension=40, seed=1)
+    trainer = DictionaryAnnealing(4, 64, beam=4)
+    errors = [held_out_error(trainer.partial_fit(rows), held_out) for _ in range(8)]
+    assert all(after <= 1.005 * before for before, after in pairwise(errors))
+    assert errors[-1] < errors[0]
+
+
 def test_online_error_falls_and_never_jumps():
     held_out = correlated_rows(3000, seed=99)
     trainer = DictionaryAnnealing(4, 16, beam=6)
