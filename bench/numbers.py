@@ -15,7 +15,6 @@ import numpy as np
 from aggtree.jobs.report_charts import LineChart, Series
 from bench import paper_figures, paper_report, record, scale_report, training_report
 from bench.generated import IMAGES, MISSING, ROOT, Output, image_file, markdown
-from bench.quantizer_report import latest, of_last_run
 
 RECALL = 0.94
 LEAST = 0.7
@@ -97,17 +96,21 @@ def plot(line: dict[str, Any]) -> LineChart:
 
 
 def quantizer_part(lines: list[dict[str, Any]], prefix: str) -> str:
-    """E at equal bytes and encoding speed, as ratios to Faiss in the same run."""
-    tables = [line for line in lines if line["parameters"]["table"] == "training"]
-    mine = [line for line in of_last_run(tables) if line["parameters"]["prefix"] == prefix]
-    newest = {key: line["results"] for key, line in latest(mine, "bytes", "method").items()}
-    rows = []
-    for (width, method), rival in sorted(newest.items(), key=lambda item: item[0]):
-        ours = newest.get((width, "da"))
-        if method == "da" or ours is None:
+    """E at equal bytes and encoding speed, as ratios to Faiss, each of the newest run that has both."""
+    ours, rivals = {}, {}
+    for line in lines:
+        of = line["parameters"]
+        if of["table"] != "training" or of["prefix"] != prefix:
             continue
-        speed = ours["rows_per_second"] / rival["rows_per_second"]
-        error = ours["E"] / rival["E"]
+        run = of["bytes"], of.get("run")
+        if of["method"] == "da":
+            ours[run] = line["results"]
+        elif run in ours:
+            rivals[of["bytes"], of["method"]] = line["results"], ours[run]
+    rows = []
+    for (width, method), (rival, own) in sorted(rivals.items(), key=lambda item: item[0]):
+        speed = own["rows_per_second"] / rival["rows_per_second"]
+        error = own["E"] / rival["E"]
         rows.append([str(width), f"Faiss {method.upper()}", f"{error:.3f}", f"{speed:.1f} x"])
     header = ["bytes", "against", "our distortion / theirs", "our encoding speed / theirs"]
     return (
