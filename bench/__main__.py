@@ -14,7 +14,7 @@ NOT_BENCHMARKS = {
         "prediction",
         "quantizer_report",
         "scale_report",
-        "training_report",
+        "algorithm_report",
     ),
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from aggtree.jobs.report_charts import LineChart, Series
-from bench import paper_figures, paper_report, record, scale_report, training_report
+from bench import algorithm_report, paper_figures, paper_report, record, scale_report
 from bench.generated import IMAGES, MISSING, ROOT, Output, image_file, markdown
 
 RECALL = 0.94
@@ -131,7 +131,7 @@ def make() -> Output:
         output.files[IMAGES / "recall_time.svg"] = image_file(plot(searches[-1]).svg())
     explanation = ROOT / "docs" / "explanation"
     output.page(explanation / "paper.md", {**paper_report.parts(), **paper_figures.parts(output)})
-    output.page(explanation / "algorithm.md", training_report.parts())
+    output.page(explanation / "algorithm.md", algorithm_report.parts())
     output.page(explanation / "scale.md", scale_report.parts(output))
     output.page(explanation / "memory.md", {"projected": scale_report.memory_table()})
     return output

@@ -58,6 +58,15 @@ def machine() -> dict[str, Any]:
     }
 
 
+def _without_folders(value: Any) -> Any:
+    """The same with the last name of every absolute path: where files lay says nothing of a measurement."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_folders(item) for item in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
 def write(benchmark: str, parameters: dict[str, Any], results: dict[str, Any]) -> None:
     """Append one measurement to `bench/results/<benchmark>.jsonl`."""
     RESULTS.mkdir(exist_ok=True)
@@ -66,8 +75,8 @@ def write(benchmark: str, parameters: dict[str, Any], results: dict[str, Any]) -
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit(),
         "machine": machine(),
-        "parameters": parameters,
-        "results": results,
+        "parameters": _without_folders(parameters),
+        "results": _without_folders(results),
     }
     with (RESULTS / f"{benchmark}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")

@@ -151,7 +151,7 @@ class DictionaryAnnealing:
         """Go on learning from one batch (n, d) of a stream, about 100,000 vectors: one round of cooling.
 
         Rows of earlier batches are remembered in a small sample. A batch that would raise their
-        error is taken in smaller steps, or not at all, so an odd batch spoils nothing.
+        error is taken in smaller steps, or not at all; one of few rows is mixed: neither spoils anything.
         """
         fresh = self._narrow is None
         rows = self._check_batch(batch, None if self._narrow is None else self._narrow.words.shape[1])

@@ -97,6 +97,15 @@ def test_a_build_is_recorded_from_its_logs(reference: Path, tmp_path: Path) -> N
     assert stages["sort"]["finished"] and stages["sort"]["seconds"] == 0.5
 
 
+def test_lines_do_not_tell_where_files_lay() -> None:
+    record.write(
+        "some", {"data": "/a/b/base.bvecs", "rows": 3}, {"paths": ["/x/y.index"], "of": {"n": "s3://x/y"}}
+    )
+    line = record.read("some")[-1]
+    assert line["parameters"] == {"data": "base.bvecs", "rows": 3}
+    assert line["results"] == {"paths": ["y.index"], "of": {"n": "s3://x/y"}}
+
+
 def test_builds_without_figures_are_told() -> None:
     with pytest.raises(SystemExit, match=re.escape("name the logs of its runs by --log")):
         record_build.main(["--index", str(GOLDEN)])

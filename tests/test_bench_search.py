@@ -12,7 +12,7 @@ from bench import generated, record
 
 pytest.importorskip("faiss")
 
-from bench import filters, numbers, recall_time, rerank, search, sieve, training_report, tuning
+from bench import algorithm_report, filters, numbers, recall_time, rerank, search, sieve, tuning
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_sieve(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     place = ["--index", str(data / "tiny.index"), "--queries", str(data / "tiny_query.bvecs")]
     for limits in ([], ["--limits", "3,7"]):
         assert sieve.main([*place, *limits]) == 0
-    text = training_report.sieve()
+    text = algorithm_report.sieve()
     if CAN_SIEVE:
         assert [line["parameters"]["limits"] for line in record.read("sieve")][1] == [3, 7]
         assert "| 3, 7 |" in text

@@ -9,7 +9,7 @@ from test_annealing import correlated_rows
 
 from aggtree.engine import mixing
 from aggtree.storage.vecs_files import write_vecs
-from bench import generated, record, training, training_report
+from bench import algorithm_report, generated, record, training
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_rows_of_a_wide_first_dictionary() -> None:
     first, codes = rows["results"]["first_E"], rows["results"]["E"]
     assert first["learned"] < min(first["others"], first["neither"])
     assert codes["learned"]["learned"] < codes["others"]["learned"] < first["learned"]
-    parts = training_report.parts()
+    parts = algorithm_report.parts()
     assert "| 10 | " in parts["first-words"] and "after 1 pass | 2 | 3 | 4 | 5 | 6 |" in parts["first-words"]
     assert "`300,16x2`" in parts["other-rows"] and "| 7 | neither | " in parts["other-rows"]
     assert all(generated.MISSING in parts[name] for name in ("few-rows", "mixtures", "bound"))
@@ -52,7 +52,7 @@ def test_few_rows(tmp_path: Path) -> None:
     assert list(found["shares"]) == ["0.0", "0.5"] and list(found["axes"]) == [str(ideal), str(2 * ideal)]
     assert found["shares"]["0.5"] == found["axes"][str(2 * ideal)] == found["mixed"]
     assert 0 < found["bound"] < found["mixed"]["held_out"]
-    parts = training_report.parts()
+    parts = algorithm_report.parts()
     assert f"| axes | {ideal} (ideal) | {2 * ideal} |" in parts["mixtures"]
     assert "1,440 training rows" in parts["few-rows"] and "at least" in parts["bound"]
 
@@ -67,7 +67,7 @@ def test_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = record.read("training")[0]["results"]["E"]
     assert list(errors["da"]) == list(errors["rq"]) == ["500", "1000", "2000", "2800"]
     assert all(found["2800"] < found["500"] for found in errors.values())
-    assert "| 2,800 | " in training_report.parts()["more-rows"]
+    assert "| 2,800 | " in algorithm_report.parts()["more-rows"]
 
 
 def test_the_usual_mixture_is_one_of_those_compared() -> None:

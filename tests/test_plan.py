@@ -118,3 +118,8 @@ def test_small_inputs_need_no_cluster() -> None:
 )
 def test_words_follow_from_the_rows(rows: int, words: tuple[int, ...]) -> None:
     assert default_words(rows) == words
+
+
+def test_nodes_behind_the_widest_dictionary_are_split_last() -> None:
+    buckets = [default_tree((words, *(256,) * 8)).bucket for words in (256, 257, 16_384, 65_536)]
+    assert buckets == [64, 1024, 1024, 4096]
