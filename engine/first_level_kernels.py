@@ -2,8 +2,9 @@
 
 A level of up to a few thousand nodes is scored whole, in the query's look-up table. A wider one is
 grouped: the table scores the groups' centres, and only the words of the nearest groups are multiplied.
-What that takes is reading them, so they are kept in a byte per dimension, told from their centre; the
-nodes that are kept are scored again by their words themselves.
+What that takes is reading them, so they are kept in a byte per dimension, told from their centre, and
+multiplied with the query's values in bytes; the nodes that are kept are scored again by their words
+themselves.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, cut_best, rank_bound, rank_of
+from aggtree.engine.byte_product_instructions import score_bytes
 from aggtree.engine.compiled import kernel
 from aggtree.engine.intrinsics import prefetch
 from aggtree.engine.leaf_kernels import passing
-from aggtree.engine.product_instructions import multiply_bytes
 from aggtree.engine.vector_code import LANES
+
+# A query's values, in bytes, reach from minus this to this.
+QUERY_STEPS = 127
+# Nodes whose words are asked for ahead of time: more would not fit the first-level cache.
+AHEAD_WORDS = 16
 
 
 class FirstLevel(NamedTuple):
@@ -49,49 +55,91 @@ class FirstLevel(NamedTuple):
 class FirstScratch(NamedTuple):
     """Memory of one thread for the first level.
 
-    ranks : (c,) int32, numbers : (c,) int64, of the nodes scored, c a multiple of 16
-    places : (c,) int64, of the nearest
-    scores : (columns of the widest group,) float32
-    groups : the nearest groups
+    ranks : (c + LANES,) int32, of the nodes scored; places, columns : (c,) int64, of the nearest
+    query : (d,) int8, the query in bytes
+    groups : the nearest groups; starts : (groups + 1,) int64, how many nodes were scored before each
     no_names : (0,) uint64, see `cut_best`
     """
 
     ranks: NDArray[np.int32]
-    numbers: NDArray[np.int64]
     places: NDArray[np.int64]
-    scores: NDArray[np.float32]
+    columns: NDArray[np.int64]
+    query: NDArray[np.int8]
     groups: Best
+    starts: NDArray[np.int64]
     no_names: NDArray[np.uint64]
 
 
 @kernel
-def _nearest(scratch: FirstScratch, count: int, limit: int, best: Best) -> Any:
-    """Fill `best` with the `limit` best of the first `count` ranks and numbers; return how many there are."""
-    ranks, numbers, places = scratch.ranks, scratch.numbers, scratch.places
+def _columns_of(first: FirstLevel, scratch: FirstScratch, count: int) -> None:
+    """Find the columns of the first `count` places, which ascend, and ask for the numbers of their nodes."""
+    i, starts = 0, scratch.starts
+    for j in range(count):
+        place = scratch.places[j]
+        while starts[i + 1] <= place:
+            i += 1
+        column = first.group_start[np.int64(scratch.groups.numbers[i])] + place - starts[i]
+        prefetch(first.numbers, column * first.numbers.itemsize)
+        scratch.columns[j] = column
+
+
+@kernel
+def _nearest(
+    first: FirstLevel, scratch: FirstScratch, count: int, limit: int, groups: int, best: Best
+) -> Any:
+    """Fill `best` with the `limit` best of the first `count` ranks; return how many there are.
+
+    A rank is of the node or group of its place or, with chosen `groups`, of a node in one of them.
+    """
+    ranks, places = scratch.ranks, scratch.places
     bound = rank_bound(ranks, count, limit, limit)[0] if limit < count else NO_BOUND
+    found = passing(ranks, count, bound, places)
+    if groups > 0:
+        _columns_of(first, scratch, found)
     kept, last = 0, bound
-    for j in range(passing(ranks, count, bound, places)):
-        place = places[j]
-        kept, last = add_best(
-            best, kept, last, ranks[place], np.uint64(numbers[place]), limit, scratch.no_names
-        )
+    for j in range(found):
+        number = first.numbers[scratch.columns[j]] if groups > 0 else places[j]
+        rank = ranks[places[j]]
+        kept, last = add_best(best, kept, last, rank, np.uint64(number), limit, scratch.no_names)
     return cut_best(best, kept, limit, 0, scratch.no_names)[0]
 
 
 @kernel
-def multiply_group(
-    query: NDArray[np.float32],
+def query_bytes(query: NDArray[np.float32], out: NDArray[np.int8]) -> Any:
+    """Set out (d,) to the query's values as -127..127, rounded; returns the unit they are told in."""
+    most = np.float32(0)
+    for t in range(len(query)):
+        most = max(most, abs(query[t]))
+    unit = most / np.float32(QUERY_STEPS) if most > 0 else np.float32(1)
+    for t in range(len(query)):
+        out[t] = np.int8(np.rint(query[t] / unit))
+    return unit
+
+
+@kernel
+def score_group(
+    query: NDArray[np.int8],
     columns: NDArray[np.int8],
-    start: NDArray[np.float32],
-    out: NDArray[np.float32],
+    offsets: NDArray[np.float32],
+    base: Any,
+    step: Any,
+    unit: Any,
+    ranks: NDArray[np.int32],
+    place: int,
 ) -> None:
-    """Set out[j] to start[j] + query · columns[:, j]; columns (d, w), w a multiple of LANES."""
+    """Set ranks[place + j] to that of base + step · (offsets[j] + unit · query · columns[:, j]).
+
+    columns : (d, w), d a multiple of 8, w one of LANES; base, step, unit : float32
+    """
     column = 0
-    while column + 2 * LANES <= len(out):
-        multiply_bytes(query, columns, start, out, column, 2)
+    while column + 4 * LANES <= len(offsets):
+        score_bytes(query, columns, column, 4, offsets, base, step, unit, ranks, place + column)
+        column += 4 * LANES
+    if column + 2 * LANES <= len(offsets):
+        score_bytes(query, columns, column, 2, offsets, base, step, unit, ranks, place + column)
         column += 2 * LANES
-    if column < len(out):
-        multiply_bytes(query, columns, start, out, column, 1)
+    if column < len(offsets):
+        score_bytes(query, columns, column, 1, offsets, base, step, unit, ranks, place + column)
 
 
 @kernel
@@ -99,28 +147,27 @@ def _score_groups(
     first: FirstLevel, query: NDArray[np.float32], table: Any, square: Any, scratch: FirstScratch, groups: int
 ) -> Any:
     """Rank the nodes of the chosen groups, nearly; return how many there are."""
-    count, size = 0, len(query)
+    size, starts = len(query), scratch.starts
+    unit = query_bytes(query, scratch.query)
+    starts[0] = 0
     for i in range(groups):
         group = np.int64(scratch.groups.numbers[i])
         start, stop = first.group_start[group], first.group_start[group + 1]
-        differences = first.differences[start * size : stop * size].reshape(size, stop - start)
-        multiply_group(query, differences, first.offsets[start:stop], scratch.scores[: stop - start])
+        columns = first.differences[start * size : stop * size].reshape(size, stop - start)
         base, step = table[group] + square, np.float32(-2) * first.steps[group]
-        members = first.members[group]
-        ranks, numbers = scratch.ranks[count : count + members], scratch.numbers[count : count + members]
-        for j in range(members):
-            ranks[j] = rank_of(base + step * scratch.scores[j])
-        for j in range(members):
-            numbers[j] = first.numbers[start + j]
-        count += members
-    return count
+        # Columns of no node are ranked too; the next group takes their places.
+        score_group(
+            scratch.query, columns, first.offsets[start:stop], base, step, unit, scratch.ranks, starts[i]
+        )
+        starts[i + 1] = starts[i] + first.members[group]
+    return starts[groups]
 
 
 @kernel
-def _prefetch_words(first: FirstLevel, nodes: Best, kept: int) -> None:
-    """Ask for the words of the kept nodes, which are far apart in memory."""
+def _prefetch_words(first: FirstLevel, nodes: Best, start: int, stop: int) -> None:
+    """Ask for the words of some nodes, which are far apart in memory."""
     size = first.words.shape[1] * first.words.itemsize
-    for i in range(kept):
+    for i in range(start, stop):
         word = np.int64(first.labels[np.int64(nodes.numbers[i])])
         for place in range(word * size, (word + 1) * size, 64):
             prefetch(first.words, place)
@@ -134,9 +181,10 @@ def _score_exactly(
 
     Four nodes at once: each addition waits for the one before it. The last node fills up the last four.
     """
-    _prefetch_words(first, nodes, kept)
+    _prefetch_words(first, nodes, 0, min(AHEAD_WORDS, kept))
     minus_two = np.float32(-2)
     for i in range(0, kept, 4):
+        _prefetch_words(first, nodes, i + AHEAD_WORDS, min(i + AHEAD_WORDS + 4, kept))
         j, k, m = min(i + 1, kept - 1), min(i + 2, kept - 1), min(i + 3, kept - 1)
         a, b = np.int64(nodes.numbers[i]), np.int64(nodes.numbers[j])
         c, d = np.int64(nodes.numbers[k]), np.int64(nodes.numbers[m])
@@ -168,15 +216,13 @@ def nearest_first(
     table : scores of the nodes, or of the groups' centres, less ‖q‖²; square : ‖q‖²
     probes : groups looked into
     """
-    ranks, numbers = scratch.ranks, scratch.numbers
     count = first.groups if first.groups > 0 else first.nodes
     for i in range(count):
-        ranks[i] = rank_of(table[i] + square)
-        numbers[i] = i
+        scratch.ranks[i] = rank_of(table[i] + square)
     if first.groups == 0:
-        return _nearest(scratch, count, limit, nodes), count
-    chosen = _nearest(scratch, count, probes, scratch.groups)
+        return _nearest(first, scratch, count, limit, 0, nodes), count
+    chosen = _nearest(first, scratch, count, probes, 0, scratch.groups)
     inside = _score_groups(first, query, table, square, scratch, chosen)
-    kept = _nearest(scratch, inside, limit, nodes)
+    kept = _nearest(first, scratch, inside, limit, chosen, nodes)
     _score_exactly(first, query, square, nodes, kept)
     return kept, count + inside

@@ -1,8 +1,7 @@
 """LLVM vector code of products: rows times words, many times faster than what numba's vectorizer makes.
 
-`multiply_tile` keeps a tile of 6 rows x 16 words in registers, `multiply_bytes` one row x 16 or 32 words
-that are kept in bytes. Multiply-add is the exact `fma`, dimension after dimension, so a result never
-depends on the block it is computed in.
+`multiply_tile` keeps a tile of 6 rows x 16 words in registers. Multiply-add is the exact `fma`, dimension
+after dimension, so a result never depends on the block it is computed in.
 """
 
 from typing import Any
@@ -12,7 +11,6 @@ from numba import types
 from numba.extending import intrinsic
 
 from aggtree.engine.vector_code import (
-    BYTES,
     FLOATS,
     INT64,
     INTS,
@@ -24,7 +22,6 @@ from aggtree.engine.vector_code import (
     row_length,
     splat,
     store,
-    unpack_tuple,
 )
 
 TILE_ROWS = 6
@@ -82,49 +79,4 @@ def _multiply_tile(
     return types.void(rows, types.int64, panel, start, out, types.int64), generate
 
 
-def _multiply_bytes(
-    _: Any, row: Any, columns: Any, start: Any, out: Any, column: Any, vectors: Any
-) -> tuple[Any, Generator]:
-    """out[column + k] = start[column + k] + Σ_j row[j] · columns[j, column + k], for k < vectors · LANES.
-
-    row (d,) float32, columns (d, n) int8, start and out (n,) float32; vectors is a literal. The sums of
-    `multiply_tile`, to the bit.
-    """
-    parts = range(vectors.literal_value)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        row_data, column_data, start_data, out_data = (
-            array_data(context, builder, signature, args, number) for number in range(4)
-        )
-        dimension, width = unpack_tuple(
-            builder, context.make_array(signature.args[1])(context, builder, args[1]).shape
-        )
-        fma = declare(builder.module, ir.FunctionType(FLOATS, [FLOATS] * 3), f"llvm.fma.v{LANES}f32")
-        places = [builder.add(args[4], INT64(LANES * part)) for part in parts]
-        first = [load(builder, builder.gep(start_data, [place]), FLOATS) for place in places]
-        before = builder.block
-        loop, after = builder.append_basic_block("bytes"), builder.append_basic_block("bytes.end")
-        builder.branch(loop)
-
-        builder.position_at_end(loop)
-        j, sums = builder.phi(INT64), [builder.phi(FLOATS) for _ in parts]
-        value = splat(builder, builder.load(builder.gep(row_data, [j])), FLOATS)
-        line = builder.gep(column_data, [builder.mul(j, width)])
-        words = [builder.sitofp(load(builder, builder.gep(line, [place]), BYTES), FLOATS) for place in places]
-        totals = [builder.call(fma, [value, word, total]) for word, total in zip(words, sums, strict=True)]
-        following = builder.add(j, INT64(1))
-        for phi, initial, updated in zip([j, *sums], [INT64(0), *first], [following, *totals], strict=True):
-            phi.add_incoming(initial, before)
-            phi.add_incoming(updated, loop)
-        builder.cbranch(builder.icmp_signed("<", following, dimension), loop, after)
-
-        builder.position_at_end(after)
-        for total, place in zip(totals, places, strict=True):
-            store(builder, total, builder.gep(out_data, [place]))
-        return context.get_dummy_value()
-
-    return types.void(row, columns, start, out, types.int64, vectors), generate
-
-
 multiply_tile: Any = intrinsic(_multiply_tile)
-multiply_bytes: Any = intrinsic(prefer_literal=True)(_multiply_bytes)

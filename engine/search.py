@@ -31,6 +31,7 @@ from aggtree.engine.search_plan import CHUNK, LABELS, Scratch, SearchPlan
 from aggtree.engine.sieve import empty_sieve, sieve_index
 from aggtree.engine.sieve_instructions import CAN_SIEVE
 from aggtree.engine.tree import Tree, check_tree, record_sizes
+from aggtree.engine.vector_code import LANES
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
 BLOCK_FLOATS = 1 << 17
@@ -284,14 +285,14 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
 
 
 def _first_scratch(first: FirstLevel, probes: int) -> FirstScratch:
-    widest = int(np.diff(first.group_start).max(initial=0))
-    entries = padded(max(first.nodes, first.groups), 16)
+    entries = padded(max(first.nodes, first.groups), LANES)
     return FirstScratch(
-        ranks=np.empty(entries, np.int32),
-        numbers=np.empty(entries, np.int64),
+        ranks=np.empty(entries + LANES, np.int32),
         places=np.empty(entries, np.int64),
-        scores=np.empty(widest, np.float32),
+        columns=np.empty(entries, np.int64),
+        query=np.empty(padded(first.words.shape[1], DIMENSION_STEP), np.int8),
         groups=_empty_list(2 * probes + 64),
+        starts=np.empty(probes + 1, np.int64),
         no_names=np.empty(0, np.uint64),
     )
 

@@ -9,11 +9,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import codegen as _codegen
-from numba.core import config as _config
 from numba.extending import intrinsic
 
-from aggtree.engine.vector_code import INT32, INT64, Generator, array_data, declare, load
+from aggtree.engine.vector_code import INT32, INT64, Generator, array_data, declare, load, processor_has
 
 SIEVED = 64
 """Leaves sieved at once."""
@@ -28,15 +26,8 @@ _BYTES = ir.VectorType(ir.IntType(8), SIEVED)
 _QUADS = ir.VectorType(INT64, PLANES)
 
 
-def _has_byte_permutations() -> bool:
-    """Whether kernels are compiled for a processor that looks up 64 bytes in one instruction."""
-    codegen: Any = _codegen
-    config: Any = _config
-    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
-    return "+avx512vbmi" in features.split(",")
-
-
-CAN_SIEVE = _has_byte_permutations()
+CAN_SIEVE = processor_has("avx512vbmi")
+"""Whether the processor looks up 64 bytes in one instruction."""
 
 
 def second_load(size: int) -> int:

@@ -8,10 +8,12 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
+from numba.core import codegen as _codegen
+from numba.core import config as _config
 
 LANES = 16
 
-INT16, INT32, INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOATS = ir.VectorType(ir.FloatType(), LANES)
 EIGHT = ir.VectorType(ir.FloatType(), 8)
 BYTES = ir.VectorType(ir.IntType(8), LANES)
@@ -21,6 +23,14 @@ Generator = Callable[[Any, Any, Any, Any], Any]
 
 unpack_tuple: Any = cgutils.unpack_tuple
 declare: Any = cgutils.get_or_insert_function
+
+
+def processor_has(feature: str) -> bool:
+    """Whether kernels are compiled for a processor with a feature, in LLVM's word for it."""
+    codegen: Any = _codegen
+    config: Any = _config
+    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return f"+{feature}" in features.split(",")
 
 
 def array_data(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
@@ -50,4 +60,5 @@ def element_bytes(vector: Any) -> int:
 def splat(builder: Any, scalar: Any, vector: Any) -> Any:
     empty = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(empty, scalar, INT32(0))
-    return builder.shuffle_vector(first, empty, ir.Constant(INTS, [0] * LANES))
+    zeros = ir.Constant(ir.VectorType(INT32, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(first, empty, zeros)

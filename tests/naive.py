@@ -159,8 +159,15 @@ def multiply_columns(query, rows, start):
     return start + query @ rows
 
 
-def multiply_group(query, columns, start):
-    return start + query @ columns.astype(np.float32)
+def query_bytes(query):
+    unit = max(np.abs(query).max() / 127, 0) or 1
+    return np.rint(query / unit).astype(np.int8), unit
+
+
+def score_group(query, columns, offsets, base, step, unit):
+    """The distances of the columns; none is below zero."""
+    products = query.astype(np.int64) @ columns.astype(np.int64)
+    return np.maximum(0, base + step * (offsets + unit * products))
 
 
 def nearest_first(query, words, groups, centre_scores, limit, probes):

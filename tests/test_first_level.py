@@ -7,12 +7,19 @@ from trees import DIMENSION, random_codes, random_dictionaries, random_queries, 
 
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.first_level import FirstGroups, check_groups, cluster, group_probes, grouped, members_of
-from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, multiply_group, nearest_first
+from aggtree.engine.first_level_kernels import (
+    FirstLevel,
+    FirstScratch,
+    nearest_first,
+    query_bytes,
+    score_group,
+)
 from aggtree.engine.look_up_kernels import multiply_columns
 from aggtree.engine.metric_search import CosineSearcher, InnerProductSearcher
 from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.engine.search import Searcher
 from aggtree.engine.tree import build_tree
+from aggtree.engine.vector_code import LANES
 
 LIMITED = SearchParams(limits=(25,))
 
@@ -41,12 +48,13 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     assert (groups.steps == 1).all()
     first = level_of(groups, words, np.vecdot(words, words))
     scratch = FirstScratch(
-        np.empty(128, np.int32),
-        np.empty(128, np.int64),
-        np.empty(128, np.int64),
-        np.empty(200, np.float32),
-        best_of(90),
-        np.empty(0, np.uint64),
+        ranks=np.empty(128 + LANES, np.int32),
+        places=np.empty(128, np.int64),
+        columns=np.empty(128, np.int64),
+        query=np.empty(-(-DIMENSION // 8) * 8, np.int8),
+        groups=best_of(90),
+        starts=np.empty(8, np.int64),
+        no_names=np.empty(0, np.uint64),
     )
     for query in random_queries(5, limit):
         scores = np.vecdot(centres, centres) - 2 * centres @ query
@@ -92,16 +100,33 @@ def test_one_query_times_columns() -> None:
         assert (table == naive.multiply_columns(query, rows, start)).all()
 
 
-def test_one_query_times_a_group() -> None:
-    random = np.random.default_rng(0)
-    for dimension, columns in ((8, 16), (16, 32), (24, 48), (8, 112)):
-        query, start = (random.normal(size=size).astype(np.float32) for size in (dimension, columns))
-        differences = random.integers(-127, 128, (dimension, columns)).astype(np.int8)
-        out, same = np.empty((2, columns), np.float32)
-        multiply_group(query, differences, start, out)
-        assert np.allclose(out, naive.multiply_group(query, differences, start), rtol=1e-5, atol=1e-3)
-        multiply_columns(query, differences.astype(np.float32), start, same)
-        assert np.array_equal(out, same)
+@pytest.mark.parametrize(
+    "query", [[0.0] * 8, [-3.0] * 8, [1e-30, -1e-30] * 4, [0, 1, 2, 254, 3, 127, 128, 255], [1e38, -1e38] * 4]
+)
+def test_a_query_in_bytes(query: list[float]) -> None:
+    values, out = np.array(query, np.float32), np.empty(8, np.int8)
+    unit = query_bytes(values, out)
+    expected, expected_unit = naive.query_bytes(values)
+    assert unit == np.float32(expected_unit) and np.abs(out - expected.astype(int)).max() <= 1
+    assert np.abs(values - unit * out.astype(np.float64)).max() <= 0.501 * unit
+
+
+@pytest.mark.parametrize("columns", [16, 32, 48, 64, 80, 96, 112, 144])
+@pytest.mark.parametrize("dimension", [8, 24, 128, 968])
+def test_scores_of_a_group(dimension: int, columns: int) -> None:
+    random = np.random.default_rng(columns)
+    query = random.integers(-127, 128, dimension).astype(np.int8)
+    differences = random.integers(-127, 128, (dimension, columns)).astype(np.int8)
+    query[:4], differences[:4] = -127, random.choice([-127, 127], (4, columns))
+    offsets = random.normal(size=columns).astype(np.float32)
+    base, step, unit = np.float32(dimension), np.float32(-0.5), np.float32(0.01)
+    ranks = np.full(columns + 9, -7, np.int32)
+    score_group(query, differences, offsets, base, step, unit, ranks, 5)
+    expected = naive.score_group(query, differences, offsets, base, step, unit)
+    found = np.array([naive.distance_of(rank) for rank in ranks[5 : 5 + columns]])
+    assert np.allclose(found, expected, rtol=1e-6, atol=1e-5 * dimension)
+    assert (found == 0).any() and (found > 0).any()
+    assert (ranks[:5] == -7).all() and (ranks[5 + columns :] == -7).all()
 
 
 def test_a_grouped_level_answers_like_a_whole_one() -> None:
