@@ -8,6 +8,7 @@ the first level; all are timed in turns. The growth is told against the smallest
 """
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from threadpoolctl import threadpool_limits
 import aggtree
 from aggtree.jobs.search_job import load_truth, read_queries
 from bench import record
-from bench.search import K, least_effort, measure, recall
+from bench.search import K, least_effort, measure, recall, with_effort
 from bench.ten_million import EFFORTS, tree_search
 
 
@@ -36,19 +37,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def facts(index: aggtree.Index, queries: np.ndarray, truth: np.ndarray, effort: int) -> dict[str, Any]:
     """What is known of an index at an effort, but for its times."""
     default = index.searcher.default_params
-    limits = aggtree.SearchParams(limits=(effort, *default.limits[1:]))
-    answer, counts = index.search_with_counts(queries, K, limits)
+    params = with_effort(index, effort)
+    answer, counts = index.search_with_counts(queries, K, params)
     needed = sum(size for part, size in index.bytes_by_part().items() if part != "codes.zarr")
     own = index.search(queries, K, default)
     return {
         "rows": len(index),
         "words": list(index.layout.words),
         "bytes_per_vector": needed / len(index),
-        "limits": list(limits.limits),
+        "limits": list(params.limits),
+        "reach": params.reach if params.reach < math.inf else None,
         "recall": [recall(answer.ids, truth, depth) for depth in (1, 10, K)],
         "nodes": float(counts.nodes.mean()),
         "leaves": float(counts.leaves.mean()),
         "default_limits": list(default.limits),
+        "default_reach": default.reach if default.reach < math.inf else None,
         "default_recall": [recall(own.ids, truth, depth) for depth in (1, 10, K)],
     }
 

@@ -33,7 +33,7 @@ from aggtree.engine.tree import build_tree
 from bench import record
 from bench.data_sets import read_truth, read_vectors, vector_file
 from bench.paper_search import limits_of
-from bench.search import K, Search, learned, measure, recall
+from bench.search import K, Search, learned, measure, recall, with_effort
 
 SYSTEMS = ("ivfadc", "multi_d_adc", "a_tree", "default", "exhaustive", "pq")
 EFFORTS = (4, 8, 16, 32, 64, 128, 256)
@@ -114,11 +114,10 @@ def default_efforts(options: argparse.Namespace, folder: Path) -> tuple[Efforts,
         aggtree.build(vector_file(options.data, options.prefix, "base"), path, memory=options.memory)
     index = aggtree.open(path)
     index.warm()
-    below = index.searcher.default_params.limits[1:]
     needed = sum(size for part, size in index.bytes_by_part().items() if part != "codes.zarr")
 
     def make(first: int) -> Search:
-        params = SearchParams(limits=(first, *below))
+        params = with_effort(index, first)
         return lambda queries: index.search(queries, K, params).ids
 
     return {first: make(first) for first in EFFORTS}, needed / len(index)

@@ -24,7 +24,7 @@ from aggtree.storage.vector_source import read_ground_truth
 from bench import record
 from bench.data_sets import read_vectors, vector_file
 from bench.graphs import graph_peers
-from bench.search import Search, measure, recall
+from bench.search import Search, measure, recall, with_effort
 
 K = 100
 TURNS = 5
@@ -55,10 +55,8 @@ def built_index(options: argparse.Namespace, folder: Path) -> tuple[aggtree.Inde
 
 
 def tree_searches(index: aggtree.Index) -> dict[int, Search]:
-    below = index.searcher.default_params.limits[-1]
-
     def search(first: int) -> Search:
-        params = aggtree.SearchParams(limits=(first, below))
+        params = with_effort(index, first)
         return lambda queries: index.search(queries, K, params)[0]
 
     return {first: search(first) for first in FIRST_LIMITS}

@@ -21,7 +21,7 @@ import aggtree
 from aggtree.storage.vector_source import read_ground_truth
 from bench import record
 from bench.data_sets import read_vectors
-from bench.search import Search, measure, recall
+from bench.search import Search, measure, recall, with_effort
 
 K = 10
 CANDIDATES = (30, 50, 100, 200)
@@ -33,10 +33,9 @@ Maker = Callable[[int, int], Search]
 
 def tree_maker(index: aggtree.Index, *, rerank: bool = True) -> Maker:
     """Searches of the tree by effort and candidates; without `rerank`, for the candidates alone."""
-    below = index.searcher.default_params.limits[-1]
 
     def make(effort: int, candidates: int) -> Search:
-        params = aggtree.SearchParams(limits=(effort, below))
+        params = with_effort(index, effort)
         if rerank:
             return lambda queries: index.search(queries, K, params, rerank=candidates).ids
         return lambda queries: index.search(queries, candidates, params).ids

@@ -17,6 +17,7 @@ import faiss
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+import aggtree
 from aggtree.engine.annealing import DictionaryAnnealing
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import SearchParams, TreeParams, parse_words
@@ -74,6 +75,12 @@ def learned(options: argparse.Namespace) -> tuple[np.ndarray, Dictionaries, np.n
         np.savez(path, **arrays)
     with np.load(path) as stored:
         return stored["codes"], Dictionaries(stored["words"], CodeLayout(options.words)), stored["ranges"]
+
+
+def with_effort(index: aggtree.Index, first: int) -> SearchParams:
+    """What the index would choose, but for at most `first` nodes at level 1, and a reach to match."""
+    default = index.searcher.default_params
+    return default.scaled(first / default.limits[0])
 
 
 def least_effort(

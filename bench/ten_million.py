@@ -23,7 +23,7 @@ from aggtree.jobs.memory import parse_size
 from aggtree.jobs.progress import make_progress
 from aggtree.storage.vector_source import open_source
 from bench import record
-from bench.search import K, Search, faiss_search, least_effort, measure, recall
+from bench.search import K, Search, faiss_search, least_effort, measure, recall, with_effort
 
 EFFORTS = (*range(2, 16), *range(16, 64, 4), *range(64, 128, 8), *range(128, 512, 32), 512, 768, 1024)
 FIRST_QUERY = 10_000_000_000
@@ -110,11 +110,9 @@ def faiss_index(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
 
 def tree_search(index: aggtree.Index) -> Callable[[int], Search]:
-    below = index.searcher.default_params.limits[1:]
-
     def make(first: int) -> Search:
-        limits = aggtree.SearchParams(limits=(first, *below))
-        return lambda queries: index.search(queries, K, limits).ids
+        params = with_effort(index, first)
+        return lambda queries: index.search(queries, K, params).ids
 
     return make
 

@@ -17,6 +17,8 @@ from aggtree.engine.sort_kernels import sort_numbers
 NO_BOUND = np.int32(0x7F800000)
 # Entries of one bin beyond which sorting expects many equal ranks.
 CROWDED = 64
+# Entries whose mean distance says how far the others may be.
+NEAREST = 10
 
 
 class Best(NamedTuple):
@@ -125,6 +127,28 @@ def add_best(
         if count == len(best.ranks):
             count, bound = cut_best(best, count, keep, keep // 4, names)
     return count, bound
+
+
+@kernel
+def cut_beyond(best: Best, count: int, reach: Any) -> Any:
+    """Cut a list to what is within `reach` times the mean distance of its NEAREST; return how many are left.
+
+    Those as near as the last of the nearest count among them. The order of the list stays.
+    """
+    if count == 0 or reach == np.inf:
+        return count
+    bound = rank_bound(best.ranks, count, min(NEAREST, count), 0)[0]
+    total, near = np.float32(0), 0
+    for i in range(count):
+        if best.ranks[i] <= bound:
+            total += distance_of(best.ranks[i])
+            near += 1
+    farthest, found = rank_of(reach * (total / np.float32(near))), 0
+    for i in range(count):
+        rank = best.ranks[i]
+        best.ranks[found], best.numbers[found] = rank, best.numbers[i]
+        found += rank <= farthest
+    return found
 
 
 @kernel

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -88,8 +88,9 @@ def widening(share: float) -> float:
 
 
 def widened(params: SearchParams, factor: float) -> SearchParams:
-    """The parameters with all limits times a factor; no limit stays none."""
-    return SearchParams(limits=tuple(math.ceil(limit * factor) for limit in params.limits))
+    """The parameters with all limits, and how far they reach, times a factor; no limit stays none."""
+    limits = tuple(math.ceil(limit * factor) for limit in params.limits)
+    return SearchParams(limits=limits, reach=1 + (params.reach - 1) * factor)
 
 
 def look_further(
@@ -110,7 +111,7 @@ def look_further(
     block = block[None, :] if block.ndim == 1 else block
     short = np.flatnonzero(ids[:, enough - 1] < 0)
     while len(short) and any(0 < limit < largest for limit in params.limits):
-        params = widened(params, LOOK_FURTHER)
+        params = replace(widened(params, LOOK_FURTHER), reach=math.inf)
         again, more = search(block[short], params)
         ids[short], distances[short] = again
         counts.nodes[short] += more.nodes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, cut_best, rank_bound, rank_of
+from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, cut_best, cut_beyond, rank_bound, rank_of
 from aggtree.engine.byte_product_instructions import score_bytes
 from aggtree.engine.compiled import kernel
 from aggtree.engine.intrinsics import prefetch
@@ -207,22 +207,23 @@ def nearest_first(
     table: NDArray[np.float32],
     square: float,
     limit: int,
+    reach: Any,
     probes: int,
     scratch: FirstScratch,
     nodes: Best,
 ) -> tuple[Any, Any]:
-    """Keep the `limit` nearest level-1 nodes; returns how many, and how many were scored.
+    """Keep the `limit` nearest level-1 nodes within reach; returns how many, and how many were scored.
 
     table : scores of the nodes, or of the groups' centres, less ‖q‖²; square : ‖q‖²
-    probes : groups looked into
+    reach : see `cut_beyond`; probes : groups looked into
     """
     count = first.groups if first.groups > 0 else first.nodes
     for i in range(count):
         scratch.ranks[i] = rank_of(table[i] + square)
     if first.groups == 0:
-        return _nearest(first, scratch, count, limit, 0, nodes), count
+        return cut_beyond(nodes, _nearest(first, scratch, count, limit, 0, nodes), reach), count
     chosen = _nearest(first, scratch, count, probes, 0, scratch.groups)
     inside = _score_groups(first, query, table, square, scratch, chosen)
-    kept = _nearest(first, scratch, inside, limit, chosen, nodes)
+    kept = cut_beyond(nodes, _nearest(first, scratch, inside, limit, chosen, nodes), reach)
     _score_exactly(first, query, square, nodes, kept)
     return kept, count + inside

@@ -8,6 +8,7 @@ Cosine. Vectors were scaled to length 1 when they were encoded, and queries are:
 such vectors is twice 1 - cos. The distance returned is 1 - cos.
 """
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.first_level import FirstGroups
-from aggtree.engine.params import Metric
+from aggtree.engine.params import Metric, SearchParams
 from aggtree.engine.search import Answer, Searcher
 from aggtree.engine.tree import Tree
 
@@ -43,6 +44,12 @@ class InnerProductSearcher(Searcher):
         norms, offsets = np.full_like(self._first.norms, self._base), np.zeros_like(self._first.offsets)
         norms.flags.writeable = offsets.flags.writeable = False
         self._first = self._first._replace(norms=norms, offsets=offsets)
+
+    @cached_property
+    def default_params(self) -> SearchParams:
+        """Without a reach: what products are told from is a constant, and their ratios say nothing."""
+        first, *below = super().default_params.limits
+        return SearchParams(limits=(max(1, first // 2), *below))
 
     def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
         return scale_to_length_1(queries)

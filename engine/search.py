@@ -9,6 +9,7 @@ A `Searcher` may be used from several threads at once.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -40,6 +41,8 @@ MAX_LEVEL_NODES = 2**32
 ROOM = 8192
 # Different limits and k whose scratch memory is kept.
 MAX_PLANS = 8
+# Of nodes of level 1 behind a wide first dictionary.
+REACH = 1.27
 
 
 class SearchCounts(NamedTuple):
@@ -59,8 +62,8 @@ class Answer(NamedTuple):
     distances: NDArray[np.float32]
 
 
-def default_limits(first_words: int) -> tuple[int, ...]:
-    """Limits for a tree behind a first dictionary of so many words.
+def default_search(first_words: int) -> SearchParams:
+    """Parameters for a tree behind a first dictionary of so many words.
 
     They follow the words and not the leaves: with more leaves below the same words the nearest neighbour is
     nearer, and found in no more of them. R@100 on half a million real SIFT vectors behind 1024 words is .97
@@ -69,8 +72,9 @@ def default_limits(first_words: int) -> tuple[int, ...]:
     interpolated. Behind a narrow first dictionary the second level does the work.
     """
     if first_words <= LABELS:
-        return (32, 512)
-    return (max(24, round(32 * (first_words / 1024) ** (1 / 6))), 1024 if first_words < 32_768 else 512)
+        return SearchParams(limits=(32, 512))
+    first, below = round(64 * (first_words / 1024) ** (1 / 6)), 1024 if first_words < 32_768 else 512
+    return SearchParams(limits=(max(48, first), below), reach=REACH)
 
 
 class Searcher:
@@ -104,7 +108,7 @@ class Searcher:
         self._sizes = record_sizes(layout, self.norm_bytes)
         self._sieved = sieve and CAN_SIEVE
         self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
-        self._plans: dict[tuple[tuple[int, ...], int], tuple[SearchPlan, list[Scratch]]] = {}
+        self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[Scratch]]] = {}
         self._entries: dict[bool, Callable[..., None]] = {}
 
     @property
@@ -122,10 +126,10 @@ class Searcher:
         """Nodes of level 0..M, (M + 1,) int64."""
         return np.diff(self.tree.level_start)
 
-    @property
+    @cached_property
     def default_params(self) -> SearchParams:
         """The parameters used when a call names no limits."""
-        return SearchParams(limits=default_limits(self.dictionaries.layout.words[0]))
+        return default_search(self.dictionaries.layout.words[0])
 
     def search(
         self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
@@ -153,8 +157,8 @@ class Searcher:
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
         lengths = self._scale(block[:count, : self.dictionaries.dimension])
-        limits = () if params is None else params.limits
-        plan, spare = self._plans.get((limits, k)) or self._make_plan(limits, k)
+        chosen = params if params is not None and params.limits else self.default_params
+        plan, spare = self._plans.get((chosen, k)) or self._make_plan(chosen, k)
         ids = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         visits = np.empty((count, 2), np.int64)
@@ -226,9 +230,8 @@ class Searcher:
         entry(*arguments)
         spare.append(scratch)
 
-    def _make_plan(self, limits: tuple[int, ...], k: int) -> tuple[SearchPlan, list[Scratch]]:
-        """What calls with these limits and k share, and their spare scratch memory."""
-        params = SearchParams(limits=limits) if limits else self.default_params
+    def _make_plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[Scratch]]:
+        """What calls with these parameters and k share, and their spare scratch memory."""
         wanted = np.array(params.per_level(self.dictionaries.layout.levels), np.int64)
         there = np.maximum(np.diff(self.tree.level_start)[1:], 1)
         kept = np.where(wanted == 0, there, np.minimum(wanted, there))
@@ -236,6 +239,7 @@ class Searcher:
         # and with room for all children of as many nodes as are usually kept, they are cut once.
         plan = SearchPlan(
             limits=kept,
+            reach=np.float32(params.reach),
             room=2 * kept + ROOM,
             record_sizes=self._sizes,
             norm_bytes=self.norm_bytes,
@@ -248,8 +252,8 @@ class Searcher:
         )
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
-        self._plans[limits, k] = plan, []
-        return self._plans[limits, k]
+        self._plans[params, k] = plan, []
+        return self._plans[params, k]
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -145,7 +145,7 @@ def _search_one(
     levels = len(plan.limits)
     nodes, children = scratch.nodes, scratch.children
     kept, visits[0] = nearest_first(
-        plan.first, query, table, square, plan.limits[0], plan.probes, scratch.first, nodes
+        plan.first, query, table, square, plan.limits[0], plan.reach, plan.probes, scratch.first, nodes
     )
     visits[1] = 0
     count, bound = 0, NO_BOUND

@@ -18,7 +18,7 @@ CHUNK = 256
 class SearchPlan(NamedTuple):
     """What all queries of a call share.
 
-    limits : (M,) int64, nodes kept at level 1..M
+    limits : (M,) int64, nodes kept at level 1..M; reach : how far those of level 1 may be, see `cut_beyond`
     room : (M,) int64, nodes a list may hold before it is cut to the limit
     record_sizes : (M + 1,) int64, bytes of a leaf record of each level
     norm_bytes : bytes of a leaf's norm, k : answers wanted
@@ -28,6 +28,7 @@ class SearchPlan(NamedTuple):
     """
 
     limits: NDArray[np.int64]
+    reach: np.float32
     room: NDArray[np.int64]
     record_sizes: NDArray[np.int64]
     norm_bytes: int

@@ -17,7 +17,7 @@ from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.filter import look_further, row_bits
 from aggtree.engine.filter_kernels import RowBits
 from aggtree.engine.params import SearchParams
-from aggtree.engine.search import Answer, SearchCounts, Searcher, default_limits
+from aggtree.engine.search import Answer, SearchCounts, Searcher
 from aggtree.engine.segment_kernels import merge_answers
 from aggtree.engine.tree import Tree
 
@@ -68,7 +68,7 @@ class SegmentedSearcher:
     @property
     def default_params(self) -> SearchParams:
         """The parameters used when a call names no limits: those of one tree of all rows."""
-        return SearchParams(limits=default_limits(self.dictionaries.layout.words[0]))
+        return self.segments[0].searcher.default_params
 
     def search(
         self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1

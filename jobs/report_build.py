@@ -1,5 +1,6 @@
 """Sections of the report about time: how the index was built, how training went, what searches take."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -170,4 +171,5 @@ def _tuned_figure(k: int, points: Sequence[TunedPoint]) -> Figure:
 
 
 def _limits(point: TunedPoint) -> str:
-    return ",".join(map(str, point.limits))
+    limits = ",".join(map(str, point.limits))
+    return limits if point.reach == math.inf else f"{limits} within {point.reach:.3f}"

@@ -124,7 +124,8 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
     limits = ",".join(map(str, report.limits))
     rerank = f", the best {report.rerank} re-ranked" if report.rerank else ""
     allowed = "" if report.allowed is None else f", {report.allowed:,} rows allowed"
-    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{rerank}{allowed}")
+    reach = "" if report.reach is None else f", reach {report.reach:.3f}"
+    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{reach}{rerank}{allowed}")
     if report.recall:
         click.echo("  ".join(f"R@{rank} {value:.4f}" for rank, value in report.recall.items()))
     if report.found is not None:

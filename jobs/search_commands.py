@@ -1,5 +1,6 @@
 """The commands that answer queries: `search`, and `exact` without an index."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ class Asked:
     out: Path | None
     ground_truth: str | None
     limits: tuple[int, ...]
+    reach: float
     rerank: int | None
     within: range | str | None
     radius: float | None
@@ -43,7 +45,7 @@ class Asked:
 
     @property
     def params(self) -> SearchParams:
-        return SearchParams(limits=self.limits)
+        return SearchParams(limits=self.limits, reach=self.reach)
 
 
 @click.command()
@@ -56,6 +58,14 @@ class Asked:
 )
 @click.option(
     "--limits", callback=_limits, metavar="L1,L2,..", help="Nodes kept per level.  [default: by size]"
+)
+@click.option(
+    "--reach",
+    type=click.FloatRange(1),
+    default=math.inf,
+    show_default="with --limits none, else by size",
+    metavar="R",
+    help="Leave out nodes of level 1 beyond R times the mean squared distance of the ten nearest.",
 )
 @click.option(
     "--rerank",

@@ -1,6 +1,7 @@
 """Answer a file of queries, and measure how well and how fast."""
 
 import io
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class SearchReport:
     queries: int
     k: int
     limits: tuple[int, ...]
+    reach: float | None
     threads: int
     recall: dict[int, float]
     p50: float
@@ -104,6 +106,7 @@ def run_queries(
         queries=len(queries),
         k=k,
         limits=params.limits,
+        reach=params.reach if params.reach < math.inf else None,
         threads=threads,
         recall={} if truth is None else recall_at(answer.ids, truth),
         p50=float(p50),

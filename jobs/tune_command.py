@@ -97,6 +97,8 @@ def default_sample(k: int) -> int:
 
 def show_points(index: Path, k: int, points: "Sequence[TunedPoint]", *, as_json: bool) -> None:
     """A table of the points, and how recall grows with time."""
+    from math import inf
+
     from aggtree.jobs.reports import print_table
 
     if as_json:
@@ -104,13 +106,14 @@ def show_points(index: Path, k: int, points: "Sequence[TunedPoint]", *, as_json:
         return
     print_table(
         f"{index}: k {k}",
-        ("recall", "±", "ms", "limits", "rerank"),
+        ("recall", "±", "ms", "limits", "reach", "rerank"),
         (
             (
                 f"{point.recall:.4f}",
                 f"{point.error:.4f}",
                 f"{point.milliseconds:.3f}",
                 ",".join(map(str, point.limits)),
+                f"{point.reach:.3f}" if point.reach < inf else "",
                 str(point.rerank or ""),
             )
             for point in points

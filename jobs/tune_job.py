@@ -23,7 +23,7 @@ from aggtree.storage.live_rows import kept_bits
 from aggtree.storage.tuning import TunedPoint, pareto
 
 STEPS = range(-6, 9)
-"""First limits are the default times these powers of √2."""
+"""First limits are the default times these powers of √2; how far nodes may be follows."""
 BELOW = (0.25, 1.0, 4.0)
 """Limits of the deeper levels are the default times these."""
 CANDIDATES = (1, 2, 5, 10, 20, 50, 100)
@@ -112,15 +112,21 @@ def without(found: NDArray[np.int64], own: NDArray[np.int64], k: int) -> NDArray
     return np.take_along_axis(found, order, axis=1)[:, :k]
 
 
-def limit_grid(index: Index) -> list[tuple[int, ...]]:
-    """Limits to try: around the default ones, as far as the tree has nodes."""
+def grid(index: Index) -> list[SearchParams]:
+    """Parameters to try: around the default ones, as far as the tree has nodes."""
     nodes = index.searcher.level_nodes
-    default = index.searcher.default_params.limits
-    first = sorted({min(max(1, round(default[0] * 2 ** (step / 2))), int(nodes[1])) for step in STEPS})
-    if nodes[2:].max(initial=0) == 0:
-        return [(limit, default[-1]) for limit in first]
-    below = sorted({max(1, round(default[-1] * factor)) for factor in BELOW})
-    return [(limit, deeper) for deeper in below for limit in first]
+    default = index.searcher.default_params
+    efforts = [default.scaled(2 ** (step / 2)) for step in STEPS]
+    # Beyond all nodes of level 1 only the reach is still different, and of no use.
+    largest = int(nodes[1])
+    first = {min(params.limits[0], largest): params.reach for params in reversed(efforts)}
+    first = {limit: reach if limit < largest else math.inf for limit, reach in sorted(first.items())}
+    deeper = [default.limits[-1]]
+    if nodes[2:].max(initial=0) > 0:
+        deeper = sorted({max(1, round(default.limits[-1] * factor)) for factor in BELOW})
+    return [
+        SearchParams(limits=(limit, below), reach=reach) for below in deeper for limit, reach in first.items()
+    ]
 
 
 def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool) -> list[TunedPoint]:
@@ -134,9 +140,9 @@ def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool
     counts = (counts or [k]) if rerank else []
     points: list[TunedPoint] = []
     best: dict[tuple[int, int], float] = {}
-    for limits in limit_grid(index):
+    for params in grid(index):
         most = max([k, *counts]) + (questions.own is not None)
-        found = index.search(questions.queries, most, SearchParams(limits=limits)).ids
+        found = index.search(questions.queries, most, params).ids
         if questions.own is not None:
             found = without(found, questions.own, most - 1)
         # Whether each candidate is one of the true neighbours.
@@ -145,14 +151,21 @@ def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool
         for candidates in (0, *counts):
             shares = hits[:, : candidates or k].sum(axis=1) / k
             recall, error = float(shares.mean()), CERTAIN * float(shares.std()) / math.sqrt(len(shares))
-            known = best.get((candidates, limits[-1]), -1.0)
+            known = best.get((candidates, params.limits[-1]), -1.0)
             if candidates > 0 and recall < reached + GAIN:
                 continue
             reached = max(reached, recall) if candidates else reached
             if recall >= known + GAIN:
-                best[candidates, limits[-1]] = recall
+                best[candidates, params.limits[-1]] = recall
                 points.append(
-                    TunedPoint(limits=limits, rerank=candidates, recall=recall, milliseconds=0.0, error=error)
+                    TunedPoint(
+                        limits=params.limits,
+                        reach=params.reach,
+                        rerank=candidates,
+                        recall=recall,
+                        milliseconds=0.0,
+                        error=error,
+                    )
                 )
     return points
 

@@ -6,7 +6,8 @@ found. With the vectors themselves the answer is exact among what was reached: b
 the error is the largest of a sample of rows.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +80,9 @@ class RangeSearch:
     ) -> list[tuple[NDArray[np.int64], Answer]]:
         """Answers that hold all that is in reach, with the numbers of the queries they belong to."""
         searcher = self.searcher
+        # All that is within the radius is wanted, and not the nearest alone.
         chosen = params if params is not None and params.limits else searcher.default_params
+        chosen = replace(chosen, reach=math.inf)
         if within is not None:
             chosen = widened(chosen, widening(within.share))
         bits = None if within is None else within.row_bits

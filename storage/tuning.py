@@ -6,6 +6,7 @@
 It belongs to no build: it may be written again at any time, and is refused when the index is another one.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ VERSION = 1
 class TunedPoint:
     """One way to search.
 
-    limits, rerank : its parameters; rerank 0 compares with reconstructions only.
+    limits, reach, rerank : its parameters; rerank 0 compares with reconstructions only.
     recall : mean share of the true k nearest neighbours among the k answers.
     error : how far the mean over other queries of the same kind may be from it, with 95 % certainty.
     milliseconds : median of queries answered one by one on one thread.
@@ -36,14 +37,18 @@ class TunedPoint:
     recall: float
     milliseconds: float
     error: float = 0.0
+    reach: float = math.inf
 
     @property
     def params(self) -> SearchParams:
-        return SearchParams(limits=self.limits)
+        return SearchParams(limits=self.limits, reach=self.reach)
 
     def to_json(self) -> dict[str, Json]:
+        # JSON has no infinity.
+        reach: dict[str, Json] = {"reach": self.reach} if self.reach < math.inf else {}
         return {
             "limits": list(self.limits),
+            **reach,
             "rerank": self.rerank,
             "recall": self.recall,
             "error": self.error,
@@ -58,6 +63,7 @@ class TunedPoint:
             recall=float(record["recall"]),
             milliseconds=float(record["milliseconds"]),
             error=float(record.get("error", 0.0)),
+            reach=float(record.get("reach", math.inf)),
         )
         _ = made.params  # its own checks
         return made

@@ -294,7 +294,15 @@ def scan_nodes(nodes, distance, allowed):
     return [(distance(node, row), number) for node, row, number in within]
 
 
-def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None):
+def cut_beyond(distances, reach):
+    """Which distances are within `reach` times the mean of the ten nearest, and of those as near as these."""
+    if len(distances) == 0 or np.isinf(reach):
+        return np.ones(len(distances), bool)
+    near = distances[distances <= np.sort(distances)[:10][-1]]
+    return distances <= reach * near.mean()
+
+
+def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None, reach=np.inf):
     """Search over the nodes of `fill_part`: answers (distance, id), nodes scored, leaves scored."""
     query = np.asarray(query, np.float32)
 
@@ -316,6 +324,9 @@ def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, all
         nodes += len(candidates)
         kept = sorted(candidates, key=lambda node: (score(node), numbers[node.prefix]))
         kept = kept[:limit] if limit else kept
+        if candidates is levels[1]:
+            near = cut_beyond(np.array([score(node) for node in kept]), reach)
+            kept = [node for node, inside in zip(kept, near, strict=True) if inside]
         found += scan_nodes(kept, distance, allowed)
         leaves += sum(len(node.leaves) for node in kept)
         candidates = [child for node in kept for child in node.children.values()]

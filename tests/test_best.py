@@ -12,6 +12,7 @@ from aggtree.engine.best_kernels import (
     add_best,
     copy_best,
     cut_best,
+    cut_beyond,
     distance_of,
     rank_bound,
     rank_of,
@@ -53,6 +54,20 @@ def test_a_cut_keeps_the_best(case: tuple[int, int, int], keep: int, spare: int)
     assert min(keep, count) <= kept <= keep + spare
     assert after == naive.cut_best(*zip(*before, strict=True), kept)
     assert all(rank <= bound for rank, _ in after)
+
+
+@pytest.mark.parametrize("reach", [1.0, 1.25, 3.0, np.inf])
+@pytest.mark.parametrize(("count", "spread"), [(0, 1), (1, 9), (7, 50), (10, 50), (11, 4), (300, 1000)])
+def test_a_reach_cuts_what_is_far(count: int, spread: int, reach: float) -> None:
+    # Whole numbers, whose sums are exact; no mean of ten of them times a reach is one but by a wide margin.
+    distances = np.random.default_rng(count).integers(0, spread, count).astype(np.float32)
+    ranks = np.array([rank_of(distance) for distance in distances], np.int32)
+    best = Best(ranks.copy(), np.arange(count, dtype=np.uint64))
+    kept = cut_beyond(best, count, np.float32(reach))
+    expected = np.flatnonzero(naive.cut_beyond(distances, reach))
+    assert best.numbers[:kept].tolist() == expected.tolist()
+    assert best.ranks[:kept].tolist() == ranks[expected].tolist()
+    assert kept > 0 or count == 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -173,6 +173,7 @@ class TestErrors:
             (["search", "index", "query.npy", "--ground-truth", "short.npy"], "ground truth of 5 queries"),
             (["search", "index", "nan.npy"], "query 3"),
             (["search", "index", "query.npy", "--limits", "-3"], "limit -3"),
+            (["search", "index", "query.npy", "--reach", "1.3"], "reach 1.3 without limits"),
             (["info", "base.npy"], "no index here"),
             (["verify", "missing"], "no index here"),
             (["tree", "empty"], "no build was started here"),

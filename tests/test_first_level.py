@@ -61,7 +61,15 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
         nodes = best_of(2 * limit + 64)
         full = np.pad(query, (0, -DIMENSION % 8))
         kept, scored = nearest_first(
-            first, full, scores, np.float32(np.sum(query**2)), limit, probes, scratch, nodes
+            first,
+            full,
+            scores,
+            np.float32(np.sum(query**2)),
+            limit,
+            np.float32(np.inf),
+            probes,
+            scratch,
+            nodes,
         )
         expected, inside = naive.nearest_first(query, words, labels, scores, limit, probes)
         assert set(nodes.numbers[:kept].tolist()) == set(expected)

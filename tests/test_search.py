@@ -12,7 +12,7 @@ from trees import DIMENSION, LAYOUTS, random_codes, random_dictionaries, random_
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.look_up_kernels import FEW, LANES, TILE_ROWS, LookUpWords, look_up_tables
 from aggtree.engine.params import SearchParams, TreeParams
-from aggtree.engine.search import Searcher, default_limits
+from aggtree.engine.search import Searcher, default_search
 from aggtree.engine.tree import Tree, build_tree
 
 
@@ -47,9 +47,10 @@ cases = st.tuples(
     st.sampled_from([(1, 1, 4), (5, 2, 4), (5, 1, 1), (64, 8, 1), (2, 2, 2)]),
     st.lists(st.sampled_from([0, 1, 2, 3, 7]), min_size=1, max_size=5),
     st.sampled_from([1, 3, 40]),
+    st.sampled_from([np.inf, 1.0, 1.3711]),
 )
 def test_search_equals_its_twin(
-    case: tuple, tree_kind: tuple[int, int, int], limits: list[int], k: int
+    case: tuple, tree_kind: tuple[int, int, int], limits: list[int], k: int, reach: float
 ) -> None:
     words, rows, alphabet, seed = case
     bucket, stray, size = tree_kind
@@ -59,12 +60,12 @@ def test_search_equals_its_twin(
     ranges = whole_ranges(len(words), size)
     tree = build_tree(codes, ids, dictionaries, params, ranges)
     levels = naive.fill_part(codes, ids, dictionaries.layout, bucket, stray)
-    search = SearchParams(limits=tuple(limits))
+    search = SearchParams(limits=tuple(limits), reach=reach)
     queries = random_queries(3, seed)
     answer, counts = Searcher(tree, dictionaries).search_with_counts(queries, k, search)
     for i, query in enumerate(queries):
         found, nodes, leaves = naive.search_tree(
-            levels, query, k, search.per_level(len(words)), dictionaries, params, ranges
+            levels, query, k, search.per_level(len(words)), dictionaries, params, ranges, reach=reach
         )
         assert answer.ids[i].tolist() == [number for _, number in found] + [-1] * (k - len(found))
         assert answer.distances[i].tolist() == [float(d) for d, _ in found] + [np.inf] * (k - len(found))
@@ -234,13 +235,28 @@ def test_tables_equal_their_twin() -> None:
         assert (squares == expected_squares).all()
 
 
+def test_how_far_a_search_looks() -> None:
+    params = SearchParams(limits=(64, 512), reach=1.2)
+    assert params.scaled(4) == SearchParams(limits=(256, 512), reach=1.4)
+    assert SearchParams(limits=(0, 9)).scaled(0.1) == SearchParams(limits=(0, 9))
+    for bad, message in (
+        (((1, 2), 0.9), "0.9: expected 1"),
+        (((), 1.5), "without limits"),
+        (((3,), np.nan), "nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SearchParams(limits=bad[0], reach=bad[1])
+
+
 def test_default_limits_grow_with_the_first_dictionary() -> None:
-    wide = [default_limits(words)[0] for words in (257, 1024, 4096, 16_384, 65_536)]
-    assert wide == sorted(wide)
-    assert (wide[0], wide[-1]) == (25, 64)
+    wide = [default_search(words) for words in (257, 1024, 4096, 16_384, 65_536)]
+    firsts = [params.limits[0] for params in wide]
+    assert firsts == sorted(firsts)
+    assert (firsts[0], firsts[-1]) == (51, 128)
+    assert all(1 < params.reach < 2 for params in wide)
     _, _, dictionaries, tree, _ = make((5,) * 3, 100)
     searcher = Searcher(tree, dictionaries)
-    assert searcher.default_params.limits == default_limits(5)
+    assert searcher.default_params == default_search(5)
     queries = random_queries(3)
     assert np.array_equal(
         searcher.search(queries, 9).ids, searcher.search(queries, 9, searcher.default_params).ids
