@@ -5,6 +5,7 @@ clustered once, when a tree is built or, failing that, opened, and a query multi
 the nearest groups.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,10 @@ BLOCK_ROWS = 8192
 # scoring 2048 of them finds 95 % of the 32 nearest nodes, 4096 find 99 %, and 98 % of the 64 nearest.
 LEAST_WORDS = 3072
 WORDS_PER_NODE = 64
+# With a reach, groups have one too, and there may be more of them. Of 43 nodes within 1.25 of their mean,
+# groups within 1.45 of theirs hold as many as 84 groups without a reach, and have a sixth fewer words.
+GROUP_REACH = 1.8
+WORDS_PER_NEAR_NODE = 96
 # Differences of a word and its group's centre are kept as -127..127.
 DIFFERENCES = 127
 # Of a group whose words are all the same.
@@ -37,11 +42,16 @@ def padded(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def group_probes(first: FirstLevel, limit: int) -> int:
+def group_reach(first: FirstLevel, limit: int, reach: float) -> float:
+    """How far groups may be when nodes may be so far; any when all nodes are kept."""
+    return math.inf if limit >= first.nodes else 1 + GROUP_REACH * (reach - 1)
+
+
+def group_probes(first: FirstLevel, limit: int, reach: float) -> int:
     """Groups to look into so that `limit` nodes are found among many; all of them when nothing is cut."""
     if first.groups == 0 or limit >= first.nodes:
         return first.groups
-    wanted = max(LEAST_WORDS, WORDS_PER_NODE * limit)
+    wanted = max(LEAST_WORDS, (WORDS_PER_NODE if reach == math.inf else WORDS_PER_NEAR_NODE) * limit)
     return min(first.groups, max(1, round(wanted * first.groups / first.nodes)))
 
 

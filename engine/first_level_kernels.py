@@ -209,13 +209,14 @@ def nearest_first(
     limit: int,
     reach: Any,
     probes: int,
+    group_reach: Any,
     scratch: FirstScratch,
     nodes: Best,
 ) -> tuple[Any, Any]:
     """Keep the `limit` nearest level-1 nodes within reach; returns how many, and how many were scored.
 
     table : scores of the nodes, or of the groups' centres, less ‖q‖²; square : ‖q‖²
-    reach : see `cut_beyond`; probes : groups looked into
+    probes : groups looked into at most; reach, group_reach : see `cut_beyond`
     """
     count = first.groups if first.groups > 0 else first.nodes
     for i in range(count):
@@ -223,6 +224,7 @@ def nearest_first(
     if first.groups == 0:
         return cut_beyond(nodes, _nearest(first, scratch, count, limit, 0, nodes), reach), count
     chosen = _nearest(first, scratch, count, probes, 0, scratch.groups)
+    chosen = cut_beyond(scratch.groups, chosen, group_reach)
     inside = _score_groups(first, query, table, square, scratch, chosen)
     kept = cut_beyond(nodes, _nearest(first, scratch, inside, limit, chosen, nodes), reach)
     _score_exactly(first, query, square, nodes, kept)

@@ -12,7 +12,8 @@ _tools: Any = cgutils
 _type_of: Any = _typeof
 _BYTE = ir.IntType(8)
 _FLAG = ir.IntType(32)
-_READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
+_READ, _DATA = 0, 1
+_ALL_CACHES, _ALL_BUT_THE_FIRST = 3, 2
 
 
 def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -31,15 +32,18 @@ def _load_8_bytes(typing_context: Any, array: Any, offset: Any) -> Any:
     return types.uint64(array, types.intp), generate
 
 
-def _prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature, arguments)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, _FLAG, _FLAG, _FLAG])
-        function = _tools.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [address, _FLAG(_READ), _FLAG(_KEEP_IN_ALL_CACHES), _FLAG(_DATA)])
-        return context.get_dummy_value()
+def _prefetch_to(caches: int) -> Callable[..., Any]:
+    def prefetch(typing_context: Any, array: Any, offset: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            address = _address(context, builder, signature, arguments)
+            kind = ir.FunctionType(ir.VoidType(), [address.type, _FLAG, _FLAG, _FLAG])
+            function = _tools.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            builder.call(function, [address, _FLAG(_READ), _FLAG(caches), _FLAG(_DATA)])
+            return context.get_dummy_value()
 
-    return types.void(array, types.intp), generate
+        return types.void(array, types.intp), generate
+
+    return prefetch
 
 
 def _within_16(typing_context: Any, array: Any, index: Any, bound: Any) -> Any:
@@ -71,8 +75,11 @@ def _lowest_bit(typing_context: Any, mask: Any) -> Any:
 load_8_bytes: Any = intrinsic(_load_8_bytes)
 """load_8_bytes(array, offset): 8 bytes from offset on as a little-endian number; the caller keeps inside."""
 
-prefetch: Any = intrinsic(_prefetch)
+prefetch: Any = intrinsic(_prefetch_to(_ALL_CACHES))
 """prefetch(array, offset): start to bring a byte of an array into the cache; any offset is harmless."""
+
+prefetch_early: Any = intrinsic(_prefetch_to(_ALL_BUT_THE_FIRST))
+"""The same into the second-level cache, which awaits more at once: for what is read later."""
 
 within_16: Any = intrinsic(_within_16)
 """within_16(array, index, bound): bit j says whether array[index + j] <= bound; float32 or int32."""

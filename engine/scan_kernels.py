@@ -11,18 +11,20 @@ from numpy.typing import NDArray
 from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, distance_of, rank_of
 from aggtree.engine.compiled import inlined, kernel
 from aggtree.engine.filter_kernels import is_allowed
-from aggtree.engine.intrinsics import prefetch
+from aggtree.engine.intrinsics import prefetch_early
 from aggtree.engine.leaf_kernels import LeafParts, leaf_values, passing
 from aggtree.engine.search_plan import CHUNK, LABELS, Scratch, SearchPlan
 from aggtree.engine.sieve_instructions import SIEVE_BYTES, SIEVE_REACH, SIEVED
 from aggtree.engine.sieve_kernels import (
     FULL,
+    SIEVE_PIECE,
     SIEVE_ROWS,
     WORN,
     Sieve,
     fit_sieve,
     near_leaves,
     reset_sieve,
+    sieve_leaves,
     sieve_limit,
 )
 from aggtree.engine.tree import Tree
@@ -31,7 +33,7 @@ from aggtree.engine.tree import Tree
 NEAR_CHUNK = 64
 # Leaves sieved between two calls for memory, and how many of them are asked for ahead of time.
 PIECE = 128
-AHEAD_LEAVES = 512
+AHEAD_LEAVES = 1024
 
 
 @inlined
@@ -96,37 +98,6 @@ def _add_part(parts: LeafParts, part: int, filled: int, leaf: Any, record: Any, 
 
 
 @inlined
-def _add_leaves(
-    tree: Tree,
-    plan: SearchPlan,
-    columns: Any,
-    level: int,
-    leaf: Any,
-    rows: int,
-    base: Any,
-    bound: Any,
-    scratch: Scratch,
-    part: int,
-    filled: int,
-) -> tuple[Any, Any]:
-    """Add leaves of one node to those to be scored, all or the near ones; returns parts and leaves then."""
-    size, parts, sieve, places = plan.record_sizes[level], scratch.parts, scratch.sieve, scratch.places
-    record = tree.record_start[level] + (leaf - tree.level_leaf[level]) * size
-    limit = np.float32(FULL)
-    reach = record + (rows + SIEVED) * size + SIEVE_REACH
-    sieved = plan.sieved and plan.norm_bytes < 4 and size <= SIEVE_BYTES and reach <= len(tree.records)
-    if sieved and rows >= SIEVE_ROWS and bound != NO_BOUND:
-        limit = _limit_of_node(tree, plan, columns, level, base, bound, sieve)
-    if limit >= FULL:
-        _add_part(parts, part, filled, leaf, record, base)
-        return part + (rows > 0), filled + rows
-    near = near_leaves(tree.records, record, rows, size, plan.sieve_index[level], sieve, limit, places)
-    for i in range(near):
-        _add_part(parts, part + i, filled + i, leaf + places[i], record + places[i] * size, base)
-    return part + near, filled + near
-
-
-@inlined
 def _prefetch_leaves(
     tree: Tree, level: int, size: int, ranges: NDArray[np.int64], kept: int, node: int, leaf: Any, wanted: int
 ) -> tuple[Any, Any]:
@@ -135,12 +106,57 @@ def _prefetch_leaves(
     while node < kept and wanted > 0:
         stop = min(ranges[node, 1], leaf + wanted)
         for place in range(first + leaf * size, first + stop * size, 64):
-            prefetch(tree.records, place)
+            prefetch_early(tree.records, place)
         wanted, leaf = wanted - (stop - leaf), stop
         if leaf == ranges[node, 1]:
             node += 1
             leaf = ranges[node, 0] if node < kept else 0
     return node, leaf
+
+
+@inlined
+def _near_leaves(
+    tree: Tree,
+    plan: SearchPlan,
+    level: int,
+    record: Any,
+    rows: int,
+    limit: Any,
+    kept: int,
+    ahead: int,
+    next_leaf: Any,
+    scratch: Scratch,
+) -> tuple[Any, Any, Any]:
+    """List the leaves that pass the sieve; returns how many, and from where on to ask for leaves ahead."""
+    size, sieve = plan.record_sizes[level], scratch.sieve
+    for start in range(0, rows, PIECE):
+        count = min(rows - start, PIECE)
+        ahead, next_leaf = _prefetch_leaves(tree, level, size, scratch.ranges, kept, ahead, next_leaf, count)
+        sieve_leaves(
+            tree.records, record + start * size, start, count, size, plan.sieve_index[level], sieve, limit
+        )
+    return near_leaves(sieve.masks, rows, scratch.places), ahead, next_leaf
+
+
+@inlined
+def _sieve_limit(
+    tree: Tree,
+    plan: SearchPlan,
+    columns: Any,
+    level: int,
+    record: Any,
+    rows: int,
+    base: Any,
+    bound: Any,
+    sieve: Sieve,
+) -> Any:
+    """What the sieve lets pass of leaves of one node; FULL where they are not to be sieved."""
+    size = plan.record_sizes[level]
+    reach = record + (rows + SIEVED) * size + SIEVE_REACH
+    sieved = plan.sieved and plan.norm_bytes < 4 and size <= SIEVE_BYTES and reach <= len(tree.records)
+    if sieved and rows >= SIEVE_ROWS and bound != NO_BOUND:
+        return _limit_of_node(tree, plan, columns, level, base, bound, sieve)
+    return np.float32(FULL)
 
 
 @kernel
@@ -158,7 +174,7 @@ def scan_nodes(
     """Score the leaves of the kept nodes; returns answers held, their bound, and leaves looked at."""
     size, norm_bytes, step = plan.record_sizes[level], plan.norm_bytes, tree.norm_step[level]
     columns = table[plan.first_columns + LABELS * (level - 1) :]
-    ranges, parts = scratch.ranges, scratch.parts
+    ranges, parts, places = scratch.ranges, scratch.parts, scratch.places
     reset_sieve(scratch.sieve)
     node, leaf, looked_at = 0, ranges[0, 0], 0
     ahead, next_leaf = _prefetch_leaves(tree, level, size, ranges, kept, 0, ranges[0, 0], AHEAD_LEAVES)
@@ -166,17 +182,27 @@ def scan_nodes(
         # Leaves of one node after another, until they are worth a look; a large node comes in pieces.
         filled, part = 0, 0
         plain = bound == NO_BOUND or not plan.sieved
-        enough, piece = (CHUNK, CHUNK) if plain else (NEAR_CHUNK, PIECE)
+        enough, piece = (CHUNK, CHUNK) if plain else (NEAR_CHUNK, SIEVE_PIECE)
         while node < kept and filled < enough:
-            stop = ranges[node, 1]
-            rows = min(stop - leaf, piece)
+            rows = min(ranges[node, 1] - leaf, piece)
             base = _leaf_base(tree, level, scratch.nodes, node, norm_bytes)
-            part, filled = _add_leaves(
-                tree, plan, columns, level, leaf, rows, base, bound, scratch, part, filled
-            )
-            ahead, next_leaf = _prefetch_leaves(tree, level, size, ranges, kept, ahead, next_leaf, rows)
+            record = tree.record_start[level] + (leaf - tree.level_leaf[level]) * size
+            limit = _sieve_limit(tree, plan, columns, level, record, rows, base, bound, scratch.sieve)
+            if limit >= FULL:
+                rows = min(rows, CHUNK)
+                _add_part(parts, part, filled, leaf, record, base)
+                part, filled = part + (rows > 0), filled + rows
+            elif limit >= 0:
+                near, ahead, next_leaf = _near_leaves(
+                    tree, plan, level, record, rows, limit, kept, ahead, next_leaf, scratch
+                )
+                for i in range(near):
+                    _add_part(parts, part + i, filled + i, leaf + places[i], record + places[i] * size, base)
+                part, filled = part + near, filled + near
+            if limit >= FULL or limit < 0:
+                ahead, next_leaf = _prefetch_leaves(tree, level, size, ranges, kept, ahead, next_leaf, rows)
             leaf, looked_at = leaf + rows, looked_at + rows
-            if leaf == stop:
+            if leaf == ranges[node, 1]:
                 node += 1
                 leaf = ranges[node, 0] if node < kept else 0
         parts.places[part] = filled

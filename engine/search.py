@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.filter_kernels import RowBits
-from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_probes, padded, prepare
+from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_probes, group_reach, padded, prepare
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.intrinsics import compiled_entry
 from aggtree.engine.leaf_kernels import LeafParts
@@ -28,7 +28,7 @@ from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
 from aggtree.engine.params import SearchParams
 from aggtree.engine.product_instructions import TILE_ROWS
 from aggtree.engine.search_kernels import search_tree
-from aggtree.engine.search_plan import CHUNK, LABELS, Scratch, SearchPlan
+from aggtree.engine.search_plan import LABELS, SCORED, Scratch, SearchPlan
 from aggtree.engine.sieve import empty_sieve, sieve_index
 from aggtree.engine.sieve_instructions import CAN_SIEVE
 from aggtree.engine.tree import Tree, check_tree, record_sizes
@@ -73,7 +73,7 @@ def default_search(first_words: int) -> SearchParams:
     """
     if first_words <= LABELS:
         return SearchParams(limits=(32, 512))
-    first, below = round(64 * (first_words / 1024) ** (1 / 6)), 1024 if first_words < 32_768 else 512
+    first, below = round(64 * (first_words / 1024) ** (1 / 9)), 1024 if first_words < 32_768 else 512
     return SearchParams(limits=(max(48, first), below), reach=REACH)
 
 
@@ -246,7 +246,8 @@ class Searcher:
             first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
             k=min(k, len(self.tree.ids)),
             first=self._first,
-            probes=group_probes(self._first, int(kept[0])),
+            probes=group_probes(self._first, int(kept[0]), params.reach),
+            group_reach=np.float32(group_reach(self._first, int(kept[0]), params.reach)),
             sieved=self._sieved,
             sieve_index=sieve_index(self._sizes),
         )
@@ -264,7 +265,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
-    columns, room, answers = words.rows.shape[1], int(plan.room.max()), 3 * plan.k + 64
+    columns, room, answers = words.rows.shape[1], int(plan.room.max()), plan.k + plan.k // 2 + 64
     block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
     return Scratch(
         tables=np.empty((block, columns), np.float32),
@@ -276,13 +277,13 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
         spare=_empty_list(max(room, answers)),
         bins=np.empty(max(room, answers) + 1, np.int32),
         ranges=np.empty((room, 4), np.int64),
-        values=np.empty(2 * CHUNK, np.float32),
-        places=np.empty(2 * CHUNK, np.int64),
+        values=np.empty(SCORED, np.float32),
+        places=np.empty(SCORED, np.int64),
         parts=LeafParts(
-            places=np.empty(2 * CHUNK + 1, np.int64),
-            leaves=np.empty(2 * CHUNK + 1, np.int64),
-            records=np.empty(2 * CHUNK + 1, np.int64),
-            bases=np.empty(2 * CHUNK + 1, np.float32),
+            places=np.empty(SCORED + 1, np.int64),
+            leaves=np.empty(SCORED + 1, np.int64),
+            records=np.empty(SCORED + 1, np.int64),
+            bases=np.empty(SCORED + 1, np.float32),
         ),
         sieve=empty_sieve(int(plan.record_sizes.max())),
     )

@@ -113,6 +113,8 @@ def _expand_nodes(
             _prefetch_range(tree.labels, start, stop, PREFETCH)
             _prefetch_range(tree.norms, 4 * start, 4 * stop, PREFETCH)
         start, stop = ranges[i, 2], ranges[i, 3]
+        if start == stop:
+            continue
         scored += stop - start
         node = tree.level_start[level] + np.int64(scratch.nodes.numbers[i])
         rest = distance_of(scratch.nodes.ranks[i]) - tree.norms[node]
@@ -145,7 +147,16 @@ def _search_one(
     levels = len(plan.limits)
     nodes, children = scratch.nodes, scratch.children
     kept, visits[0] = nearest_first(
-        plan.first, query, table, square, plan.limits[0], plan.reach, plan.probes, scratch.first, nodes
+        plan.first,
+        query,
+        table,
+        square,
+        plan.limits[0],
+        plan.reach,
+        plan.probes,
+        plan.group_reach,
+        scratch.first,
+        nodes,
     )
     visits[1] = 0
     count, bound = 0, NO_BOUND

@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.leaf_kernels import LeafParts
-from aggtree.engine.sieve_kernels import Sieve
+from aggtree.engine.sieve_kernels import SIEVE_PIECE, Sieve
 
 LABELS = 256
 # Children or leaves scored before any is compared with a bound; leaves of several nodes if these are small.
 CHUNK = 256
+# Most leaves that are scored together.
+SCORED = CHUNK + SIEVE_PIECE
 
 
 class SearchPlan(NamedTuple):
@@ -23,7 +25,7 @@ class SearchPlan(NamedTuple):
     record_sizes : (M + 1,) int64, bytes of a leaf record of each level
     norm_bytes : bytes of a leaf's norm, k : answers wanted
     first_columns : columns of a table before those of dictionary 2
-    first : the first level, probes : groups of it looked into
+    first : the first level, probes : groups of it looked into, group_reach : how far they may be
     sieved : whether leaves are sieved, sieve_index : (M + 1, 64) uint8, how `sieve_64` reads those of a level
     """
 
@@ -36,6 +38,7 @@ class SearchPlan(NamedTuple):
     k: int
     first: FirstLevel
     probes: int
+    group_reach: np.float32
     sieved: bool
     sieve_index: NDArray[np.uint8]
 
@@ -48,8 +51,8 @@ class Scratch(NamedTuple):
     nodes, children, answers : the best so far, and `spare` to sort them
     bins : (c,) int32, to sort them
     ranges : (c, 4) int64, leaves and children of the nodes
-    values : (2 CHUNK,) float32, distances of children or leaves; places : (2 CHUNK,) int64, of the near ones
-    parts : up to 2 CHUNK nodes, pieces of them, or single leaves, whose leaves are among the values
+    values : (SCORED,) float32, distances of children or leaves; places : (SCORED,) int64, of the near ones
+    parts : up to SCORED nodes, pieces of them, or single leaves, whose leaves are among the values
     sieve : tables that tell which leaves of a node are not worth to be scored
     """
 

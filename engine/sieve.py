@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.sieve_instructions import PLANES, SIEVE_BYTES, SIEVED, second_load
-from aggtree.engine.sieve_kernels import LABELS, Sieve
+from aggtree.engine.sieve_kernels import LABELS, SIEVE_PIECE, Sieve
 from aggtree.engine.vector_code import LANES
 
 
@@ -26,6 +26,7 @@ def empty_sieve(record_size: int) -> Sieve:
         lows=np.zeros(planes, np.float32),
         fit=np.array([0, np.inf, 0, np.inf], np.float32),
         minima=np.empty(LANES, np.float32),
+        masks=np.empty(SIEVE_PIECE // SIEVED, np.uint64),
     )
 
 

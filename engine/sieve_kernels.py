@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from aggtree.engine.compiled import inlined, kernel
 from aggtree.engine.intrinsics import lowest_bit
-from aggtree.engine.sieve_instructions import PLANES, SIEVED, sieve_64
+from aggtree.engine.sieve_instructions import NINE, PLANES, SIEVED, sieve_64, sieve_64_of_nine
 from aggtree.engine.vector_code import LANES
 from aggtree.engine.vector_instructions import row_minima
 
 LABELS = 256
 # Leaves below which a node is not worth a look through the sieve.
 SIEVE_ROWS = 12
+# Most leaves sieved before those that passed are listed.
+SIEVE_PIECE = 512
 # The sum that a leaf at the bound has when the tables are made; made again when it has fallen to the other.
 FITTED, WORN = 240, 120
 # Additions in a distance, and in what it is compared with, times the error of one: more than all of them.
@@ -36,13 +38,14 @@ class Sieve(NamedTuple):
     lows : (p,) float32, l_j of each label
     fit : (4,) float32, Σ l_j, Σ of the largest |t_j|, inf where it is not known, the scale, 0 where there are
         no tables, and the least base of a node so far
-    minima : (LANES,) float32, scratch
+    minima : (LANES,) float32, scratch; masks : (SIEVE_PIECE / SIEVED,) uint64, a bit for each leaf
     """
 
     tables: NDArray[np.uint8]
     lows: NDArray[np.float32]
     fit: NDArray[np.float32]
     minima: NDArray[np.float32]
+    masks: NDArray[np.uint64]
 
 
 @kernel
@@ -117,30 +120,44 @@ def sieve_limit(sieve: Sieve, base: Any, bound: Any) -> Any:
 
 
 @inlined
-def near_leaves(
+def sieve_leaves(
     records: NDArray[np.uint8],
     place: int,
+    start: int,
     rows: int,
     size: int,
     index: NDArray[np.uint8],
     sieve: Sieve,
     limit: Any,
-    places: NDArray[np.int64],
-) -> Any:
-    """List which of the `rows` records from byte `place` on have a sum within the limit; return how many.
+) -> None:
+    """Note which of the `rows` records from byte `place` on have a sum within the limit, in sieve.masks.
 
+    start : the record that `place` is of, a multiple of SIEVED; its mask is number start / SIEVED
     At least SIEVE_REACH bytes follow the records of whole SIEVED rows.
     """
-    if limit < 0:
-        return 0
     rest = size % PLANES
     # One plane or two are made faster by themselves than by eights.
     whole = size - rest + (PLANES if rest > 2 else 0)
+    most, first = np.uint8(limit), start // SIEVED
+    for block in range(-(-rows // SIEVED)):
+        record = place + block * SIEVED * size
+        if size == NINE:
+            sieve.masks[first + block] = sieve_64_of_nine(records, record, sieve.tables, most)
+        else:
+            sieve.masks[first + block] = sieve_64(
+                records, record, size, index, sieve.tables, whole, size, most
+            )
+
+
+@inlined
+def near_leaves(masks: NDArray[np.uint64], rows: int, places: NDArray[np.int64]) -> Any:
+    """List which of `rows` records their masks name; return how many.
+
+    Apart from making the masks: to go the wrong way here, which is often, must not stop the sieve.
+    """
     found = 0
     for start in range(0, rows, SIEVED):
-        bits = np.int64(
-            sieve_64(records, place + start * size, size, index, sieve.tables, whole, size, np.uint8(limit))
-        )
+        bits = np.int64(masks[start // SIEVED])
         if rows - start < SIEVED:
             bits &= (np.int64(1) << (rows - start)) - 1
         while bits != 0:
