@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, cut_best, cut_beyond, rank_bound, rank_of
 from aggtree.engine.byte_product_instructions import score_bytes
 from aggtree.engine.compiled import kernel
-from aggtree.engine.intrinsics import prefetch
+from aggtree.engine.intrinsics import prefetch, prefetch_early
 from aggtree.engine.leaf_kernels import passing
 from aggtree.engine.vector_code import LANES
 
 # A query's values, in bytes, reach from minus this to this.
 QUERY_STEPS = 127
-# Nodes whose words are asked for ahead of time: more would not fit the first-level cache.
-AHEAD_WORDS = 16
 
 
 class FirstLevel(NamedTuple):
@@ -164,13 +162,13 @@ def _score_groups(
 
 
 @kernel
-def _prefetch_words(first: FirstLevel, nodes: Best, start: int, stop: int) -> None:
-    """Ask for the words of some nodes, which are far apart in memory."""
+def _prefetch_words(first: FirstLevel, nodes: Best, kept: int) -> None:
+    """Ask for the words of the kept nodes, which are far apart in memory."""
     size = first.words.shape[1] * first.words.itemsize
-    for i in range(start, stop):
+    for i in range(kept):
         word = np.int64(first.labels[np.int64(nodes.numbers[i])])
         for place in range(word * size, (word + 1) * size, 64):
-            prefetch(first.words, place)
+            prefetch_early(first.words, place)
 
 
 @kernel
@@ -181,10 +179,9 @@ def _score_exactly(
 
     Four nodes at once: each addition waits for the one before it. The last node fills up the last four.
     """
-    _prefetch_words(first, nodes, 0, min(AHEAD_WORDS, kept))
+    _prefetch_words(first, nodes, kept)
     minus_two = np.float32(-2)
     for i in range(0, kept, 4):
-        _prefetch_words(first, nodes, i + AHEAD_WORDS, min(i + AHEAD_WORDS + 4, kept))
         j, k, m = min(i + 1, kept - 1), min(i + 2, kept - 1), min(i + 3, kept - 1)
         a, b = np.int64(nodes.numbers[i]), np.int64(nodes.numbers[j])
         c, d = np.int64(nodes.numbers[k]), np.int64(nodes.numbers[m])

@@ -32,8 +32,8 @@ from aggtree.engine.tree import Tree
 # Leaves that passed the sieve and are scored together: the bound they may lower is that of the next.
 NEAR_CHUNK = 64
 # Leaves sieved between two calls for memory, and how many of them are asked for ahead of time.
-PIECE = 128
-AHEAD_LEAVES = 1024
+PIECE = 64
+AHEAD_LEAVES = 1536
 
 
 @inlined

@@ -7,6 +7,7 @@ or on the number of workers.
 import math
 
 from aggtree.engine.params import TreeParams
+from aggtree.jobs.training_rows import FIRST_ROWS_PER_WORD
 
 BATCH_ROWS = 100_000
 ONE_BATCH_ROWS = 200_000
@@ -32,16 +33,19 @@ def default_words(rows: int) -> Words:
     return (min(first, 65_536), *behind) if first > 256 else behind
 
 
-def default_tree(words: Words) -> TreeParams:
+def default_tree(words: Words, rows: int) -> TreeParams:
     """Larger buckets behind a wide first dictionary: its nodes are already small.
 
     Measured on 500,000 real SIFT with 1024 first words: bucket 1024 and stray 16 find more in less than half
     the time of 128 and 1, and take 13.0 instead of 15.0 bytes per vector. Behind the widest dictionary a node
-    of a hundred million rows has 1500: sieved at a stretch they take less time than with their best children.
+    of a hundred million rows has 1500: sieved at a stretch they take less time than with their best children,
+    and so do the few nodes that have many more. A node of a billion has 15,000, which is too many.
     """
     if words[0] <= 256:
         return TreeParams(bucket=64, stray=1)
-    return TreeParams(bucket=1024 if words[0] < 65_536 else 4096, stray=16)
+    if words[0] < 65_536:
+        return TreeParams(bucket=1024, stray=16)
+    return TreeParams(bucket=16_384 if rows < 4096 * words[0] else 4096, stray=16)
 
 
 def default_batch_rows(rows: int, train_rows: int | None = None) -> int:
@@ -54,9 +58,16 @@ def default_batch_rows(rows: int, train_rows: int | None = None) -> int:
     return most if most <= ONE_BATCH_ROWS else BATCH_ROWS
 
 
-def default_train_rows(rows: int) -> int:
-    """Rows the training reads in all: a small source once, otherwise twenty batches in several passes."""
-    return rows if rows <= ONE_BATCH_ROWS else TRAIN_BATCHES * BATCH_ROWS
+def default_train_rows(rows: int, words: Words) -> int:
+    """Rows the training reads in all: a small source once, otherwise twenty batches in several passes.
+
+    More where a first dictionary has so many words that these would be too few for it: four million rows
+    for 65,536 words.
+    """
+    if rows <= ONE_BATCH_ROWS:
+        return rows
+    batches = -(-FIRST_ROWS_PER_WORD * words[0] // BATCH_ROWS) if words[0] > 256 else 0
+    return max(TRAIN_BATCHES, batches) * BATCH_ROWS
 
 
 def default_shard_rows(rows: int) -> int:

@@ -171,7 +171,7 @@ def choose_recipe(rows: int, choices: Choices | None = None, **given: Any) -> Re
     """Complete what the user gave, as `Choices` or one by one, by what the number of rows suggests."""
     chosen = replace(choices or Choices(), **given)
     sizes = choose_words(rows, chosen.words, chosen.dictionaries)
-    tree = defaults.default_tree(sizes)
+    tree = defaults.default_tree(sizes, rows)
     bucket = tree.bucket if chosen.bucket is None else chosen.bucket
     return Recipe(
         words=sizes,
@@ -179,7 +179,7 @@ def choose_recipe(rows: int, choices: Choices | None = None, **given: Any) -> Re
         seed=chosen.seed,
         cooling=chosen.cooling,
         batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, chosen.train_rows),
-        train_rows=chosen.train_rows or defaults.default_train_rows(rows),
+        train_rows=chosen.train_rows or defaults.default_train_rows(rows, sizes),
         shard_rows=chosen.shard_rows or defaults.default_shard_rows(rows),
         bucket=bucket,
         stray=min(bucket, tree.stray) if chosen.stray is None else chosen.stray,

@@ -235,12 +235,17 @@ def passing(values, bound):
     return [place for place, value in enumerate(values) if value <= bound]
 
 
-def near_leaves(records, rows, size, tables, limit):
+def sieve_leaves(records, rows, size, tables, limit):
     """Which records have byte sums within the limit."""
     sums = [
         sum(int(tables[j, byte]) for j, byte in enumerate(record)) for record in records.reshape(-1, size)
     ]
     return [row for row, total in enumerate(sums[:rows]) if min(total, 255) <= limit]
+
+
+def near_leaves(masks, rows):
+    """Numbers of the bits that are set."""
+    return [row for row in range(rows) if int(masks[row // 64]) >> row % 64 & 1]
 
 
 def reset_sieve():

@@ -6,7 +6,15 @@ import pytest
 from trees import DIMENSION, random_codes, random_dictionaries, random_queries, whole_ranges
 
 from aggtree.engine.best_kernels import Best
-from aggtree.engine.first_level import FirstGroups, check_groups, cluster, group_probes, grouped, members_of
+from aggtree.engine.first_level import (
+    FirstGroups,
+    check_groups,
+    cluster,
+    group_probes,
+    group_reach,
+    grouped,
+    members_of,
+)
 from aggtree.engine.first_level_kernels import (
     FirstLevel,
     FirstScratch,
@@ -60,16 +68,9 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
         scores = np.vecdot(centres, centres) - 2 * centres @ query
         nodes = best_of(2 * limit + 64)
         full = np.pad(query, (0, -DIMENSION % 8))
+        square, everywhere = np.float32(np.sum(query**2)), np.float32(np.inf)
         kept, scored = nearest_first(
-            first,
-            full,
-            scores,
-            np.float32(np.sum(query**2)),
-            limit,
-            np.float32(np.inf),
-            probes,
-            scratch,
-            nodes,
+            first, full, scores, square, limit, everywhere, probes, everywhere, scratch, nodes
         )
         expected, inside = naive.nearest_first(query, words, labels, scores, limit, probes)
         assert set(nodes.numbers[:kept].tolist()) == set(expected)
@@ -171,9 +172,12 @@ def test_more_words_are_looked_into_for_more_nodes() -> None:
     norms = np.vecdot(words, words)
     groups = grouped(words, norms, labels, centres)
     first = level_of(groups, words, norms)
-    probes = [group_probes(first, limit) for limit in (1, 64, 128, 10_000, 20_000)]
+    probes = [group_probes(first, limit, np.inf) for limit in (1, 64, 128, 10_000, 20_000)]
     assert probes == sorted(probes)
     assert 1 <= probes[0] < len(centres) == probes[-1]
+    # With a reach there may be more groups, but those far away are left out; never when all nodes are kept.
+    assert group_probes(first, 128, 1.25) > group_probes(first, 128, np.inf)
+    assert 1.25 < group_reach(first, 128, 1.25) < group_reach(first, 20_000, 1.25) == np.inf
     assert sorted(groups.numbers[groups.numbers >= 0].tolist()) == list(range(20_000))
 
 

@@ -32,8 +32,8 @@ def workload(
         beam=10,
         batch_rows=default_batch_rows(rows),
         shard_rows=default_shard_rows(rows),
-        train_rows=default_train_rows(rows),
-        tree=default_tree(words),
+        train_rows=default_train_rows(rows, words),
+        tree=default_tree(words, rows),
     )
 
 
@@ -121,5 +121,13 @@ def test_words_follow_from_the_rows(rows: int, words: tuple[int, ...]) -> None:
 
 
 def test_nodes_behind_the_widest_dictionary_are_split_last() -> None:
-    buckets = [default_tree((words, *(256,) * 8)).bucket for words in (256, 257, 16_384, 65_536)]
+    buckets = [default_tree((words, *(256,) * 8), 10**9).bucket for words in (256, 257, 16_384, 65_536)]
     assert buckets == [64, 1024, 1024, 4096]
+    assert default_tree((65_536, *(256,) * 8), 10**8).bucket == 16_384
+
+
+def test_a_wide_first_dictionary_gets_rows_enough() -> None:
+    behind = (256,) * 8
+    assert default_train_rows(150_000, behind) == 150_000
+    assert default_train_rows(10**7, behind) == default_train_rows(10**7, (16_384, *behind)) == 2_000_000
+    assert default_train_rows(10**8, (65_536, *behind)) == 4_000_000

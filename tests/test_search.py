@@ -252,7 +252,7 @@ def test_default_limits_grow_with_the_first_dictionary() -> None:
     wide = [default_search(words) for words in (257, 1024, 4096, 16_384, 65_536)]
     firsts = [params.limits[0] for params in wide]
     assert firsts == sorted(firsts)
-    assert (firsts[0], firsts[-1]) == (51, 128)
+    assert (firsts[0], firsts[-1]) == (55, 102)
     assert all(1 < params.reach < 2 for params in wide)
     _, _, dictionaries, tree, _ = make((5,) * 3, 100)
     searcher = Searcher(tree, dictionaries)

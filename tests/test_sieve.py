@@ -26,6 +26,7 @@ from aggtree.engine.sieve_kernels import (
     fit_sieve,
     near_leaves,
     reset_sieve,
+    sieve_leaves,
     sieve_limit,
 )
 from aggtree.engine.tree import build_tree
@@ -37,7 +38,10 @@ def listed(records: np.ndarray, rows: int, size: int, sieve: Sieve, limit: float
     padded = np.concatenate([records, np.zeros(64 * size + SIEVE_REACH, np.uint8)])
     places = np.empty(max(rows, 1), np.int64)
     index = sieve_index(np.array([size]))[0]
-    found = near_leaves(padded, 0, rows, size, index, sieve, np.float32(limit), places)
+    for start in range(0, rows, 192):  # a part of a piece at a time
+        count = min(rows - start, 192)
+        sieve_leaves(padded, start * size, start, count, size, index, sieve, np.float32(limit))
+    found = near_leaves(sieve.masks, rows, places)
     return places[:found].tolist()
 
 
@@ -49,9 +53,10 @@ def test_near_leaves_equal_their_twin(size: int) -> None:
         records = random.integers(0, 256, rows * size, dtype=np.uint8)
         sieve = empty_sieve(size)
         sieve.tables[:size] = random.integers(0, 500 // size, (size, 256)).clip(0, 255)
-        for limit in (-3, 0, 0.5, 100, 200.9, 254.9):
-            expected = naive.near_leaves(records, rows, size, sieve.tables, np.floor(limit))
+        for limit in (0, 0.5, 100, 200.9, 254.9):
+            expected = naive.sieve_leaves(records, rows, size, sieve.tables, np.floor(limit))
             assert listed(records, rows, size, sieve, limit) == expected
+            assert naive.near_leaves(sieve.masks, rows) == expected
 
 
 @can_sieve
@@ -65,9 +70,9 @@ def test_no_more_is_read_than_was_said(size: int) -> None:
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     assert protect(array.ctypes.data + 2 * page, page, 0) == 0
     end = 2 * page - SIEVE_REACH
-    index, places = sieve_index(np.array([size]))[0], np.empty(64, np.int64)
-    found = near_leaves(array[: 2 * page], end - 64 * size, 64, size, index, sieve, np.float32(9), places)
-    assert found == 64
+    index = sieve_index(np.array([size]))[0]
+    sieve_leaves(array[: 2 * page], end - 64 * size, 0, 64, size, index, sieve, np.float32(9))
+    assert sieve.masks[0] == 2**64 - 1
 
 
 @pytest.mark.parametrize(("norm_bytes", "suffix"), [(1, 8), (2, 3), (1, 1), (1, 16), (1, 0)])
