@@ -154,7 +154,8 @@ def growth_table() -> str:
     for target, line in sorted(newest.items()):
         for name, point in line["results"]["indexes"].items():
             row = [f"{target:g}", f"{int(name):,}", f"{point['recall'][-1]:.3f}"]
-            row += [", ".join(map(str, point["limits"])), f"{point['leaves']:,.0f}"]
+            reach = f" within {point['reach']:.2f}" if point.get("reach") else ""
+            row += [", ".join(map(str, point["limits"])) + reach, f"{point['leaves']:,.0f}"]
             row += [f"{point[kind]:.3f} ({point['growth'][kind]:.1f} x)" for kind in ASKED]
             rows.append([*row, line["commit"]])
     header = ["R@100 wanted", "rows", "found", "limits", "leaves", "ms, batch", "ms, one by one", "commit"]

@@ -25,7 +25,7 @@ from aggtree.storage.vector_source import open_source
 from bench import record
 from bench.search import K, Search, faiss_search, least_effort, measure, recall, with_effort
 
-EFFORTS = (*range(2, 16), *range(16, 64, 4), *range(64, 128, 8), *range(128, 512, 32), 512, 768, 1024)
+EFFORTS = (*range(2, 24), *range(24, 64, 2), *range(64, 128, 4), *range(128, 512, 32), 512, 768, 1024)
 FIRST_QUERY = 10_000_000_000
 ADD_ROWS = 200_000
 

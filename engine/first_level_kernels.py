@@ -108,7 +108,9 @@ def query_bytes(query: NDArray[np.float32], out: NDArray[np.int8]) -> Any:
     most = np.float32(0)
     for t in range(len(query)):
         most = max(most, abs(query[t]))
-    unit = most / np.float32(QUERY_STEPS) if most > 0 else np.float32(1)
+    unit = most / np.float32(QUERY_STEPS)
+    if unit == 0:
+        unit = np.float32(1)
     for t in range(len(query)):
         out[t] = np.int8(np.rint(query[t] / unit))
     return unit

@@ -57,8 +57,9 @@ def _extent(values: NDArray[np.float32], row: int, minima: NDArray[np.float32]) 
         low = min(low, minima[lane])
     # Sizes of floats order as their bits do, and of whole numbers a vector loop finds the largest.
     largest = np.int32(0)
-    for entry in values[row]:
-        largest = max(largest, np.int32(np.float32(entry).view(np.int32) & np.int32(0x7FFFFFFF)))
+    entries = values[row].view(np.int32)
+    for label in range(LABELS):
+        largest = max(largest, entries[label] & np.int32(0x7FFFFFFF))
     return low, np.int32(largest).view(np.float32)
 
 
@@ -66,14 +67,14 @@ def _extent(values: NDArray[np.float32], row: int, minima: NDArray[np.float32]) 
 def _fill_table(table: NDArray[np.uint8], values: Any, low: Any, scale: Any) -> None:
     for label in range(LABELS):
         number = (values[label] - low) * scale
-        table[label] = np.uint8(np.int32(number if number < FULL else FULL))
+        table[label] = np.uint8(np.int32(number if number < np.float32(FULL) else np.float32(FULL)))
 
 
 @kernel
 def _fill_norm_table(table: NDArray[np.uint8], weight: Any) -> None:
     for label in range(LABELS):
         number = weight * np.float32(label)
-        table[label] = np.uint8(np.int32(number if number < FULL else FULL))
+        table[label] = np.uint8(np.int32(number if number < np.float32(FULL) else np.float32(FULL)))
 
 
 @inlined
@@ -93,7 +94,7 @@ def fit_sieve(
     values = columns[: LABELS * suffix].reshape(suffix, LABELS)
     lowest = np.float32(0)
     # A corrupt file may hold any step.
-    largest = step * np.float32(LABELS**norm_bytes) if step >= 0 else np.float32(np.inf)
+    largest = step * np.float32(1 << 8 * norm_bytes) if step >= 0 else np.float32(np.inf)
     for row in range(suffix):
         low, size = _extent(values, row, sieve.minima)
         sieve.lows[row] = low
@@ -101,7 +102,7 @@ def fit_sieve(
     width = room - lowest
     scale = np.float32(FITTED) / width if 0 < width < np.inf and largest < np.inf else np.float32(0)
     for byte in range(norm_bytes):
-        _fill_norm_table(sieve.tables[byte], step * np.float32(LABELS**byte) * scale)
+        _fill_norm_table(sieve.tables[byte], step * np.float32(1 << 8 * byte) * scale)
     for row in range(suffix):
         _fill_table(sieve.tables[norm_bytes + row], values[row], sieve.lows[row], scale)
     sieve.tables[norm_bytes + suffix :] = 0

@@ -110,7 +110,15 @@ def test_one_query_times_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    "query", [[0.0] * 8, [-3.0] * 8, [1e-30, -1e-30] * 4, [0, 1, 2, 254, 3, 127, 128, 255], [1e38, -1e38] * 4]
+    "query",
+    [
+        [0.0] * 8,
+        [-3.0] * 8,
+        [1e-30, -1e-30] * 4,
+        [1e-45] * 8,
+        [0, 1, 2, 254, 3, 127, 128, 255],
+        [1e38, -1e38] * 4,
+    ],
 )
 def test_a_query_in_bytes(query: list[float]) -> None:
     values, out = np.array(query, np.float32), np.empty(8, np.int8)
