@@ -31,6 +31,8 @@ WORDS_PER_NODE = 64
 # groups within 1.45 of theirs hold as many as 84 groups without a reach, and have a sixth fewer words.
 GROUP_REACH = 1.8
 WORDS_PER_NEAR_NODE = 96
+# By which queries of a batch are put in order; a multiple of LANES.
+REGIONS = 64
 # Differences of a word and its group's centre are kept as -127..127.
 DIFFERENCES = 127
 # Of a group whose words are all the same.
@@ -53,6 +55,16 @@ def group_probes(first: FirstLevel, limit: int, reach: float) -> int:
         return first.groups
     wanted = max(LEAST_WORDS, (WORDS_PER_NODE if reach == math.inf else WORDS_PER_NEAR_NODE) * limit)
     return min(first.groups, max(1, round(wanted * first.groups / first.nodes)))
+
+
+def regions(words: LookUpWords, groups: int) -> LookUpWords | None:
+    """Columns of centres spread over all groups, to tell which queries are near each other; None of few."""
+    if groups < REGIONS:
+        return None
+    columns = np.linspace(0, groups - 1, REGIONS).astype(np.int64)
+    rows = np.ascontiguousarray(words.rows[:, columns])
+    panels = np.ascontiguousarray(rows.reshape(len(rows), -1, LANES).transpose(1, 0, 2))
+    return LookUpWords(rows, panels, words.start[columns])
 
 
 class FirstGroups(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.first_level import FirstGroups
+from aggtree.engine.first_level import FirstGroups, regions
 from aggtree.engine.params import Metric, SearchParams
 from aggtree.engine.search import Answer, Searcher
 from aggtree.engine.tree import Tree
@@ -41,6 +41,7 @@ class InnerProductSearcher(Searcher):
         start = self._words.start.copy()
         start[:first_columns] = self._base
         self._words = self._words._replace(start=start)
+        self._regions = regions(self._words, self._first.groups)
         norms, offsets = np.full_like(self._first.norms, self._base), np.zeros_like(self._first.offsets)
         norms.flags.writeable = offsets.flags.writeable = False
         self._first = self._first._replace(norms=norms, offsets=offsets)

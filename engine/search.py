@@ -19,12 +19,21 @@ from numpy.typing import ArrayLike, NDArray
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.filter_kernels import RowBits
-from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_probes, group_reach, padded, prepare
+from aggtree.engine.first_level import (
+    ONE_STAGE,
+    REGIONS,
+    FirstGroups,
+    group_probes,
+    group_reach,
+    padded,
+    prepare,
+    regions,
+)
 from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
 from aggtree.engine.intrinsics import compiled_entry
 from aggtree.engine.leaf_kernels import LeafParts
 from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
-from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords
+from aggtree.engine.look_up_kernels import DIMENSION_STEP, FEW, LookUpWords, look_up_tables
 from aggtree.engine.params import SearchParams
 from aggtree.engine.product_instructions import TILE_ROWS
 from aggtree.engine.search_kernels import search_tree
@@ -108,6 +117,7 @@ class Searcher:
         self._sizes = record_sizes(layout, self.norm_bytes)
         self._sieved = sieve and CAN_SIEVE
         self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
+        self._regions = regions(self._words, self._first.groups)
         self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[Scratch]]] = {}
         self._entries: dict[bool, Callable[..., None]] = {}
 
@@ -162,9 +172,10 @@ class Searcher:
         ids = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         visits = np.empty((count, 2), np.int64)
+        asked, places = self._near_each_other(block, count)
         tiles = len(block) // TILE_ROWS
         if min(threads, tiles) <= 1:
-            self._answer(plan, spare, block, within, ids, distances, visits)
+            self._answer(plan, spare, asked, within, ids, distances, visits)
         else:
             ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
             with ThreadPoolExecutor(threads) as pool:
@@ -173,7 +184,7 @@ class Searcher:
                         self._answer,
                         plan,
                         spare,
-                        block[start:stop],
+                        asked[start:stop],
                         within,
                         ids[start:stop],
                         distances[start:stop],
@@ -184,8 +195,26 @@ class Searcher:
                 ]
             for one in done:
                 one.result()
+        if places is not None:
+            ids, distances, visits = ids[places], distances[places], visits[places]
         units = block[:count, : self.dictionaries.dimension]
         return self._finish(Answer(ids, distances), units, lengths), SearchCounts(visits[:, 0], visits[:, 1])
+
+    def _near_each_other(
+        self, block: NDArray[np.float32], count: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+        """The queries, of a large batch near ones after each other, and where each one is then.
+
+        They look into the same nodes, which the first of them has brought into the cache.
+        """
+        if self._regions is None or count < REGIONS:
+            return block, None
+        tables, squares = np.empty((len(block), REGIONS), np.float32), np.empty(len(block), np.float32)
+        look_up_tables(block, self._regions, tables, squares)
+        order = np.argsort(tables[:count].argmin(axis=1), kind="stable")
+        asked, places = block.copy(), np.empty(count, np.int64)
+        asked[:count], places[order] = block[order], np.arange(count)
+        return asked, places
 
     def allowed_vectors(self, within: RowBits, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids (r,) and reconstructions (r, d) of all leaves that are allowed, at most `count`."""

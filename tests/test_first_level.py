@@ -174,6 +174,20 @@ def test_a_grouped_level_keeps_the_nodes_of_a_whole_one(kind: type[Searcher]) ->
     assert np.mean(shared) > 0.97
 
 
+@pytest.mark.parametrize("kind", [Searcher, InnerProductSearcher, CosineSearcher])
+@pytest.mark.parametrize(("count", "threads"), [(63, 1), (64, 1), (201, 1), (201, 3)])
+def test_near_queries_of_a_batch_come_together(kind: type[Searcher], count: int, threads: int) -> None:
+    words = (5000, 6, 6)
+    dictionaries, codes = random_dictionaries(words), random_codes(words, 6000, 5000)
+    tree = build_tree(codes, np.arange(6000, dtype=np.uint32), dictionaries, TreeParams(), whole_ranges(3))
+    searcher, queries = kind(tree, dictionaries), random_queries(count)
+    together = searcher.search_with_counts(queries, 7, LIMITED, threads)
+    alone = [searcher.search_with_counts(query, 7, LIMITED) for query in queries]
+    assert np.array_equal(together[0].ids, np.concatenate([answer.ids for answer, _ in alone]))
+    assert np.array_equal(together[0].distances, np.concatenate([answer.distances for answer, _ in alone]))
+    assert together[1].leaves.tolist() == [counts.leaves[0] for _, counts in alone]
+
+
 def test_more_words_are_looked_into_for_more_nodes() -> None:
     words = np.random.default_rng(1).normal(size=(20_000, 8)).astype(np.float32)
     centres, labels = cluster(words, 78)
