@@ -53,7 +53,8 @@ class FirstLevel(NamedTuple):
 class FirstScratch(NamedTuple):
     """Memory of one thread for the first level.
 
-    ranks : (c + LANES,) int32, of the nodes scored; places, columns : (c,) int64, of the nearest
+    ranks : (c + w,) int32, of the nodes scored, c of them at most, a multiple of LANES, and w columns in the
+        widest group; places, columns : (c,) int64, of the nearest
     query : (d,) int8, the query in bytes
     groups : the nearest groups; starts : (groups + 1,) int64, how many nodes were scored before each
     no_names : (0,) uint64, see `cut_best`

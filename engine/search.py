@@ -320,8 +320,10 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
 
 def _first_scratch(first: FirstLevel, probes: int) -> FirstScratch:
     entries = padded(max(first.nodes, first.groups), LANES)
+    # All columns of a group are ranked behind the nodes before it; a file may have any number of empty ones.
+    widest = int(np.diff(first.group_start).max(initial=0))
     return FirstScratch(
-        ranks=np.empty(entries + LANES, np.int32),
+        ranks=np.empty(entries + widest, np.int32),
         places=np.empty(entries, np.int64),
         columns=np.empty(entries, np.int64),
         query=np.empty(padded(first.words.shape[1], DIMENSION_STEP), np.int8),

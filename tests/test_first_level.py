@@ -10,6 +10,7 @@ from aggtree.engine.first_level import (
     FirstGroups,
     check_groups,
     cluster,
+    group_nodes,
     group_probes,
     group_reach,
     grouped,
@@ -186,6 +187,25 @@ def test_near_queries_of_a_batch_come_together(kind: type[Searcher], count: int,
     assert np.array_equal(together[0].ids, np.concatenate([answer.ids for answer, _ in alone]))
     assert np.array_equal(together[0].distances, np.concatenate([answer.distances for answer, _ in alone]))
     assert together[1].leaves.tolist() == [counts.leaves[0] for _, counts in alone]
+
+
+def test_a_group_may_have_many_columns_of_no_node() -> None:
+    """A file is free to have them, and a query must not write behind its memory then."""
+    words = (700, 6, 6)
+    dictionaries, codes = random_dictionaries(words), random_codes(words, 4000, 700)
+    tree = build_tree(codes, np.arange(4000, dtype=np.uint32), dictionaries, TreeParams(), whole_ranges(3))
+    groups = group_nodes(tree.first_labels, tree.norms[1 : 1 + len(tree.first_labels)], dictionaries)
+    size, last, more = -(-DIMENSION // 8) * 8, int(groups.group_start[-2]), 100_000 * LANES
+    block = groups.differences[last * size :].reshape(size, -1)
+    wide = groups._replace(
+        group_start=np.append(groups.group_start[:-1], groups.group_start[-1] + more),
+        differences=np.append(groups.differences[: last * size], np.pad(block, ((0, 0), (0, more)))),
+        offsets=np.pad(groups.offsets, (0, more)),
+        numbers=np.pad(groups.numbers, (0, more), constant_values=-1),
+    )
+    queries = random_queries(9)
+    a, b = (Searcher(tree, dictionaries, groups=kind).search(queries, 30, LIMITED) for kind in (groups, wide))
+    assert np.array_equal(a.ids, b.ids) and np.array_equal(a.distances, b.distances)
 
 
 def test_more_words_are_looked_into_for_more_nodes() -> None:
