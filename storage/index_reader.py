@@ -141,6 +141,10 @@ class Index(IndexSearch):
         """
         total, done = sum(len(pages) for pages in self._maps), 0
         for pages in self._maps:
+            if total < _physical_memory():
+                # What is read now comes in huge pages where the file system has them, for all processes.
+                with suppress(OSError, AttributeError):
+                    pages.madvise(mmap.MADV_HUGEPAGE)
             _populate(pages)
             done += len(pages)
             if progress:

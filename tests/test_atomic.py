@@ -68,6 +68,29 @@ def test_a_failing_operation_leaves_the_old_content(tmp_path, failing, old, at, 
     assert [name.name for name in tmp_path.iterdir()] in ([], ["f"])
 
 
+@given(sizes=st.lists(st.integers(0, 40), max_size=9))
+def test_pieces_begin_and_end_where_huge_pages_do(tmp_path_factory, sizes):
+    path = tmp_path_factory.mktemp("pieces") / "f"
+    data = np.arange(sum(sizes), dtype=np.uint8)
+    written: list[int] = []
+
+    class Disk(atomic.Disk):
+        def write(self, descriptor, data):
+            written.append(len(data))
+            return super().write(descriptor, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atomic, "HUGE_PAGE", 16)
+        patch.setattr(atomic, "disk", Disk())
+        with replace_file(path) as file:
+            for part in np.split(data, np.cumsum(sizes)[:-1] if sizes else []):
+                file.write(part)
+                assert file.bytes - sum(written) < 16
+    assert path.read_bytes() == data.tobytes() and file.bytes == len(data)
+    assert all(size % 16 == 0 for size in written[:-1])
+    assert len(written) <= len(data) // 16 + 1
+
+
 def test_an_error_of_the_caller_leaves_the_old_content(tmp_path):
     write_bytes(tmp_path / "f", b"old")
     with pytest.raises(KeyboardInterrupt), replace_file(tmp_path / "f") as file:
@@ -107,7 +130,9 @@ def test_a_real_read_only_directory_is_told(tmp_path):
 def test_a_really_full_disk_is_told():
     path = Path("/dev/full")
     with pytest.raises(DiskError, match="no space left"), path.open("wb", buffering=0) as full:
-        atomic.NewFile(path, full.fileno(), 0).write(b"x")
+        file = atomic.NewFile(path, full.fileno(), 0)
+        file.write(b"x")
+        file.flush()
 
 
 def test_a_directory_that_cannot_be_synced_is_no_error(tmp_path, failing):
