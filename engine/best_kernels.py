@@ -130,6 +130,28 @@ def add_best(
 
 
 @kernel
+def reach_bound(ranks: NDArray[np.int32], count: int, reach: Any, minima: NDArray[np.int32]) -> Any:
+    """A rank that none of the first `count` exceeds that `cut_beyond` would keep; a little more than it needs.
+
+    minima : (m,) int32, scratch: the least of every m-th rank. The tenth of them is hardly more than the
+    tenth rank, and finding it is one pass over the ranks instead of many.
+    """
+    columns = len(minima)
+    if count < columns or reach == np.inf:
+        return NO_BOUND
+    whole = count // columns * columns
+    for j in range(columns):
+        minima[j] = ranks[j]
+    for start in range(columns, whole, columns):
+        here = ranks[start : start + columns]
+        for j in range(columns):
+            minima[j] = min(minima[j], here[j])
+    for i in range(whole, count):
+        minima[i - whole] = min(minima[i - whole], ranks[i])
+    return rank_of(reach * distance_of(rank_bound(minima, columns, NEAREST, 0)[0]))
+
+
+@kernel
 def cut_beyond(best: Best, count: int, reach: Any) -> Any:
     """Cut a list to what is within `reach` times the mean distance of its NEAREST; return how many are left.
 
@@ -138,12 +160,14 @@ def cut_beyond(best: Best, count: int, reach: Any) -> Any:
     if count == 0 or reach == np.inf:
         return count
     bound = rank_bound(best.ranks, count, min(NEAREST, count), 0)[0]
-    total, near = np.float32(0), 0
+    total, near, last = np.float32(0), 0, np.int32(0)
     for i in range(count):
         if best.ranks[i] <= bound:
             total += distance_of(best.ranks[i])
-            near += 1
-    farthest, found = rank_of(reach * (total / np.float32(near))), 0
+            near, last = near + 1, max(last, best.ranks[i])
+    # A sum of many may be rounded up, but no mean is more than the largest.
+    mean = min(total / np.float32(near), distance_of(last))
+    farthest, found = rank_of(reach * mean), 0
     for i in range(count):
         rank = best.ranks[i]
         best.ranks[found], best.numbers[found] = rank, best.numbers[i]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.byte_product_instructions import QUAD, ZERO
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.first_level_kernels import FirstLevel
 from aggtree.engine.look_up_kernels import DIMENSION_STEP, LookUpWords
@@ -58,13 +59,29 @@ def group_probes(first: FirstLevel, limit: int, reach: float) -> int:
 
 
 def regions(words: LookUpWords, groups: int) -> LookUpWords | None:
-    """Columns of centres spread over all groups, to tell which queries are near each other; None of few."""
+    """Columns of centres of the groups' centres, to tell which queries are near each other; None of few.
+
+    Each is beside the nearest of those before it that is not beside another: queries in the order of their
+    nearest column stay near each other beyond a column's end.
+    """
     if groups < REGIONS:
         return None
-    columns = np.linspace(0, groups - 1, REGIONS).astype(np.int64)
-    rows = np.ascontiguousarray(words.rows[:, columns])
-    panels = np.ascontiguousarray(rows.reshape(len(rows), -1, LANES).transpose(1, 0, 2))
-    return LookUpWords(rows, panels, words.start[columns])
+    centres = cluster(np.ascontiguousarray(words.rows[:, :groups].T) / np.float32(-2), REGIONS)[0]
+    squares = np.vecdot(centres, centres)
+    apart = squares + squares[:, None] - 2 * (centres @ centres.T)
+    order, left = [0], set(range(1, len(centres)))
+    while left:
+        order.append(min(left, key=lambda number: (apart[order[-1], number], number)))
+        left.remove(order[-1])
+    rows = np.zeros((len(words.rows), REGIONS), np.float32)
+    start = np.full(REGIONS, np.inf, np.float32)
+    rows[:, : len(order)], start[: len(order)] = -2 * centres[order].T, squares[order]
+    return LookUpWords(rows, panels_of(rows), start)
+
+
+def panels_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Columns (d, columns) in panels of LANES, as `LookUpWords` has them."""
+    return np.ascontiguousarray(rows.reshape(len(rows), -1, LANES).transpose(1, 0, 2))
 
 
 class FirstGroups(NamedTuple):
@@ -73,7 +90,7 @@ class FirstGroups(NamedTuple):
     centres: NDArray[np.float32]
     group_start: NDArray[np.int64]
     steps: NDArray[np.float32]
-    differences: NDArray[np.int8]
+    quads: NDArray[np.uint8]
     offsets: NDArray[np.float32]
     numbers: NDArray[np.int64]
 
@@ -82,7 +99,7 @@ NO_GROUPS = FirstGroups(
     centres=np.empty((0, 0), np.float32),
     group_start=np.zeros(1, np.int64),
     steps=np.empty(0, np.float32),
-    differences=np.empty(0, np.int8),
+    quads=np.empty(0, np.uint8),
     offsets=np.empty(0, np.float32),
     numbers=np.empty(0, np.int64),
 )
@@ -148,7 +165,7 @@ def check_groups(groups: FirstGroups, nodes: int, dimension: int) -> None:
         "centres": (count, dimension),
         "group_start": (count + 1,),
         "steps": (count,),
-        "differences": (columns * padded(dimension, DIMENSION_STEP),),
+        "quads": (columns * padded(dimension, DIMENSION_STEP),),
         "offsets": (columns,),
         "numbers": (columns,),
     }
@@ -183,8 +200,7 @@ def look_up_words(
         rows[: dictionaries.dimension, column : column + sizes[number]] = -2 * dictionaries.part(number).T
     starts = np.zeros(rows.shape[1], np.float32)
     starts[: len(first)] = start
-    panels = np.ascontiguousarray(rows.reshape(dimension, -1, LANES).transpose(1, 0, 2))
-    return LookUpWords(rows, panels, starts)
+    return LookUpWords(rows, panels_of(rows), starts)
 
 
 def cluster(words: NDArray[np.float32], groups: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -211,6 +227,12 @@ def nearest_centre(words: NDArray[np.float32], centres: NDArray[np.float32]) -> 
     return np.concatenate([np.argmin(squares - 2 * (block @ centres.T), axis=1) for block in blocks])
 
 
+def as_quads(differences: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """Differences (d, columns) of one group in the order of `FirstLevel.quads`, flat."""
+    quads = differences.reshape(len(differences) // QUAD, QUAD, -1).transpose(0, 2, 1)
+    return (quads.ravel().view(np.uint8) ^ np.uint8(ZERO)).ravel()
+
+
 def grouped(
     words: NDArray[np.float32],
     norms: NDArray[np.float32],
@@ -222,7 +244,7 @@ def grouped(
     widths = [padded(int(count), LANES) for count in counts]
     start = np.concatenate(([0], np.cumsum(widths))).astype(np.int64)
     dimension = padded(words.shape[1], DIMENSION_STEP)
-    differences = np.zeros(int(start[-1]) * dimension, np.int8)
+    quads = np.empty(int(start[-1]) * dimension, np.uint8)
     steps = np.empty(len(centres), np.float32)
     offsets = np.zeros(start[-1], np.float32)
     numbers = np.full(start[-1], -1, np.int64)
@@ -232,10 +254,10 @@ def grouped(
         members = order[ends[group] - counts[group] : ends[group]]
         apart = words[members] - centre
         steps[group] = step = max(float(np.abs(apart).max(initial=0)), SMALLEST) / DIFFERENCES
-        block = differences[start[group] * dimension : start[group + 1] * dimension]
-        block = block.reshape(dimension, widths[group])
-        block[: words.shape[1], : len(members)] = np.rint(apart / step).T
+        differences = np.zeros((dimension, widths[group]), np.int8)
+        differences[: words.shape[1], : len(members)] = np.rint(apart / step).T
+        quads[start[group] * dimension : start[group + 1] * dimension] = as_quads(differences)
         columns = slice(start[group], start[group] + len(members))
         offsets[columns] = (norms[members] - np.vecdot(centre, centre)) / (-2 * step)
         numbers[columns] = members
-    return FirstGroups(centres, start, steps, differences, offsets, numbers)
+    return FirstGroups(centres, start, steps, quads, offsets, numbers)

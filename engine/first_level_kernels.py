@@ -12,13 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.best_kernels import NO_BOUND, Best, add_best, cut_best, cut_beyond, rank_bound, rank_of
-from aggtree.engine.byte_product_instructions import score_bytes
-from aggtree.engine.compiled import kernel
+from aggtree.engine.best_kernels import (
+    Best,
+    add_best,
+    cut_best,
+    cut_beyond,
+    rank_bound,
+    rank_of,
+    reach_bound,
+)
+from aggtree.engine.byte_product_instructions import QUAD, VECTORS, score_bytes
+from aggtree.engine.compiled import inlined, kernel
 from aggtree.engine.intrinsics import prefetch, prefetch_early
 from aggtree.engine.leaf_kernels import passing
 from aggtree.engine.vector_code import LANES
 
+# Pairs of a query and a group that are scored before a group is looked into that was asked for.
+PAIRS_AHEAD = 12
+# Least ranks that tell how far the nearest nodes are, a multiple of LANES.
+LEAST = 4 * LANES
 # A query's values, in bytes, reach from minus this to this.
 QUERY_STEPS = 127
 
@@ -29,8 +41,8 @@ class FirstLevel(NamedTuple):
     nodes : number of level-1 nodes, groups : number of groups, 0 for none
     group_start : (groups + 1,) int64, first column of each group, multiples of LANES
     members : (groups,) int64, nodes of each group, in its first columns
-    steps : (groups,) float32; differences : (columns * d,) int8, for each group an array (d, columns of the
-        group) of words less the centre: a word is centre + step * difference, rounded
+    steps : (groups,) float32; quads : (columns * d,) uint8, for each group an array (d / QUAD, columns of the
+        group, QUAD) of words less the centre: a word is centre + step * (byte - ZERO), rounded
     offsets : (columns,) float32, (‖x̂‖² of the node - ‖centre‖²) / (-2 step)
     numbers : (columns,) int64, of the nodes; what columns of no node hold is not read
     words : (K, d) float32, of the first dictionary; labels : (nodes,) uint16, the word of each node
@@ -42,7 +54,7 @@ class FirstLevel(NamedTuple):
     group_start: NDArray[np.int64]
     members: NDArray[np.int64]
     steps: NDArray[np.float32]
-    differences: NDArray[np.int8]
+    quads: NDArray[np.uint8]
     offsets: NDArray[np.float32]
     numbers: NDArray[np.int64]
     words: NDArray[np.float32]
@@ -51,76 +63,101 @@ class FirstLevel(NamedTuple):
 
 
 class FirstScratch(NamedTuple):
-    """Memory of one thread for the first level.
+    """Memory of one thread for the first level of t queries, which look into p groups each.
 
-    ranks : (c + w,) int32, of the nodes scored, c of them at most, a multiple of LANES, and w columns in the
-        widest group; places, columns : (c,) int64, of the nearest
-    query : (d,) int8, the query in bytes
-    groups : the nearest groups; starts : (groups + 1,) int64, how many nodes were scored before each
+    ranks : (t, c + w) int32, of the nodes scored, c of them at most, a multiple of LANES, and w columns in
+        the widest group; places, columns : (c,) int64, of the nearest; minima : (LEAST,) int32, scratch
+    queries : (t, d) int8, units : (t,) float32, sums : (t,) int32, see `query_bytes`
+    groups : the nearest groups; chosen : (t, p) int64, their numbers, ascending, counts : (t,) int64, how
+        many; starts : (t, p + 1) int64, how many nodes were scored before each
+    near : (t, n) uint64, the nearest nodes of each query, n at most, near_counts : (t,) int64, how many
+    pairs : (t * p, 2) int64, of queries and places in `chosen`, by group; ends : (groups + 1,) int64, to order them
     no_names : (0,) uint64, see `cut_best`
     """
 
     ranks: NDArray[np.int32]
     places: NDArray[np.int64]
     columns: NDArray[np.int64]
-    query: NDArray[np.int8]
+    minima: NDArray[np.int32]
+    queries: NDArray[np.int8]
+    units: NDArray[np.float32]
+    sums: NDArray[np.int32]
     groups: Best
+    chosen: NDArray[np.int64]
+    counts: NDArray[np.int64]
     starts: NDArray[np.int64]
+    near: NDArray[np.uint64]
+    near_counts: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    ends: NDArray[np.int64]
     no_names: NDArray[np.uint64]
 
 
 @kernel
-def _columns_of(first: FirstLevel, scratch: FirstScratch, count: int) -> None:
+def _columns_of(first: FirstLevel, scratch: FirstScratch, row: int, count: int) -> None:
     """Find the columns of the first `count` places, which ascend, and ask for the numbers of their nodes."""
-    i, starts = 0, scratch.starts
+    i, starts, chosen = 0, scratch.starts[row], scratch.chosen[row]
     for j in range(count):
         place = scratch.places[j]
         while starts[i + 1] <= place:
             i += 1
-        column = first.group_start[np.int64(scratch.groups.numbers[i])] + place - starts[i]
+        column = first.group_start[chosen[i]] + place - starts[i]
         prefetch(first.numbers, column * first.numbers.itemsize)
         scratch.columns[j] = column
 
 
 @kernel
 def _nearest(
-    first: FirstLevel, scratch: FirstScratch, count: int, limit: int, groups: int, best: Best
+    first: FirstLevel,
+    scratch: FirstScratch,
+    row: int,
+    count: int,
+    limit: int,
+    reach: Any,
+    inside: bool,
+    best: Best,
 ) -> Any:
-    """Fill `best` with the `limit` best of the first `count` ranks; return how many there are.
+    """Fill `best` with the `limit` best of the first `count` ranks of a query within reach; return how many.
 
-    A rank is of the node or group of its place or, with chosen `groups`, of a node in one of them.
+    A rank is of the node or group of its place or, with `inside`, of a node in one of the chosen groups.
     """
-    ranks, places = scratch.ranks, scratch.places
-    bound = rank_bound(ranks, count, limit, limit)[0] if limit < count else NO_BOUND
+    ranks, places = scratch.ranks[row], scratch.places
+    bound = reach_bound(ranks, count, reach, scratch.minima)
     found = passing(ranks, count, bound, places)
-    if groups > 0:
-        _columns_of(first, scratch, found)
+    if found > 2 * limit:
+        bound = rank_bound(ranks, count, limit, limit)[0]
+        found = passing(ranks, count, bound, places)
+    if inside:
+        _columns_of(first, scratch, row, found)
     kept, last = 0, bound
     for j in range(found):
-        number = first.numbers[scratch.columns[j]] if groups > 0 else places[j]
+        number = first.numbers[scratch.columns[j]] if inside else places[j]
         rank = ranks[places[j]]
         kept, last = add_best(best, kept, last, rank, np.uint64(number), limit, scratch.no_names)
-    return cut_best(best, kept, limit, 0, scratch.no_names)[0]
+    return cut_beyond(best, cut_best(best, kept, limit, 0, scratch.no_names)[0], reach)
 
 
 @kernel
-def query_bytes(query: NDArray[np.float32], out: NDArray[np.int8]) -> Any:
-    """Set out (d,) to the query's values as -127..127, rounded; returns the unit they are told in."""
+def query_bytes(query: NDArray[np.float32], out: NDArray[np.int8]) -> tuple[Any, Any]:
+    """Set out (d,) to the query's values as -127..127, rounded; returns their unit, and their sum."""
     most = np.float32(0)
     for t in range(len(query)):
         most = max(most, abs(query[t]))
     unit = most / np.float32(QUERY_STEPS)
     if unit == 0:
         unit = np.float32(1)
+    total = np.int32(0)
     for t in range(len(query)):
         out[t] = np.int8(np.rint(query[t] / unit))
-    return unit
+        total += np.int32(out[t])
+    return unit, total
 
 
-@kernel
+@inlined
 def score_group(
     query: NDArray[np.int8],
-    columns: NDArray[np.int8],
+    query_sum: Any,
+    quads: NDArray[np.uint8],
     offsets: NDArray[np.float32],
     base: Any,
     step: Any,
@@ -128,48 +165,149 @@ def score_group(
     ranks: NDArray[np.int32],
     place: int,
 ) -> None:
-    """Set ranks[place + j] to that of base + step · (offsets[j] + unit · query · columns[:, j]).
+    """Set ranks[place + j] to that of base + step · (offsets[j] + unit · query · difference j).
 
-    columns : (d, w), d a multiple of 8, w one of LANES; base, step, unit : float32
+    query_sum : int32; quads : (d / QUAD, w, QUAD), w a multiple of LANES; base, step, unit : float32
     """
-    column = 0
-    while column + 4 * LANES <= len(offsets):
-        score_bytes(query, columns, column, 4, offsets, base, step, unit, ranks, place + column)
-        column += 4 * LANES
-    if column + 2 * LANES <= len(offsets):
-        score_bytes(query, columns, column, 2, offsets, base, step, unit, ranks, place + column)
-        column += 2 * LANES
-    if column < len(offsets):
-        score_bytes(query, columns, column, 1, offsets, base, step, unit, ranks, place + column)
+    column, vectors = 0, len(offsets) // LANES
+    while vectors > 0:
+        # Two sweeps of half the columns take less time than one of most and one of few.
+        count = vectors if vectors <= VECTORS else min(VECTORS, (vectors + 1) // 2)
+        score_bytes(query, query_sum, quads, column, count, offsets, base, step, unit, ranks, place + column)
+        column, vectors = column + count * LANES, vectors - count
 
 
 @kernel
-def _score_groups(
-    first: FirstLevel, query: NDArray[np.float32], table: Any, square: Any, scratch: FirstScratch, groups: int
-) -> Any:
-    """Rank the nodes of the chosen groups, nearly; return how many there are."""
-    size, starts = len(query), scratch.starts
-    unit = query_bytes(query, scratch.query)
+def _choose_groups(
+    first: FirstLevel, table: Any, square: Any, probes: int, group_reach: Any, scratch: FirstScratch, row: int
+) -> None:
+    """Note the nearest groups of a query in ascending order, and where their ranks will be."""
+    ranks, chosen, starts = scratch.ranks[row], scratch.chosen[row], scratch.starts[row]
+    for i in range(first.groups):
+        ranks[i] = rank_of(table[i] + square)
+    count = _nearest(first, scratch, row, first.groups, probes, group_reach, False, scratch.groups)
+    for i in range(count):
+        # In order already, but for groups that are equally far.
+        group, place = np.int64(scratch.groups.numbers[i]), i
+        while place > 0 and chosen[place - 1] > group:
+            chosen[place] = chosen[place - 1]
+            place -= 1
+        chosen[place] = group
     starts[0] = 0
-    for i in range(groups):
-        group = np.int64(scratch.groups.numbers[i])
-        start, stop = first.group_start[group], first.group_start[group + 1]
-        columns = first.differences[start * size : stop * size].reshape(size, stop - start)
-        base, step = table[group] + square, np.float32(-2) * first.steps[group]
-        # Columns of no node are ranked too; the next group takes their places.
-        score_group(
-            scratch.query, columns, first.offsets[start:stop], base, step, unit, scratch.ranks, starts[i]
-        )
-        starts[i + 1] = starts[i] + first.members[group]
-    return starts[groups]
+    for i in range(count):
+        starts[i + 1] = starts[i] + first.members[chosen[i]]
+    scratch.counts[row] = count
 
 
 @kernel
-def _prefetch_words(first: FirstLevel, nodes: Best, kept: int) -> None:
-    """Ask for the words of the kept nodes, which are far apart in memory."""
+def order_pairs(chosen: Any, counts: Any, rows: int, ends: NDArray[np.int64], pairs: Any) -> Any:
+    """List the pairs (row, i) of chosen[row, i], i < counts[row], by group and row; return how many.
+
+    chosen : (t, p) int64, ascending in each row; counts : (t,) int64, ends : (groups + 1,) int64, scratch
+    pairs : (t * p, 2) int64
+    """
+    if rows == 1:
+        for i in range(counts[0]):
+            pairs[i, 0], pairs[i, 1] = 0, i
+        return counts[0]
+    ends[:] = 0
+    for row in range(rows):
+        for i in range(counts[row]):
+            ends[chosen[row, i] + 1] += 1
+    for group in range(1, len(ends)):
+        ends[group] += ends[group - 1]
+    for row in range(rows):
+        for i in range(counts[row]):
+            group = chosen[row, i]
+            pairs[ends[group], 0], pairs[ends[group], 1] = row, i
+            ends[group] += 1
+    return ends[len(ends) - 1]
+
+
+@inlined
+def _prefetch_group(first: FirstLevel, group: int, size: int) -> None:
+    """Ask for the words of a group, and for what is added to them."""
+    start, stop = first.group_start[group], first.group_start[group + 1]
+    for place in range(start * size, stop * size, 64):
+        prefetch_early(first.quads, place)
+    for place in range(4 * start, 4 * stop, 64):
+        prefetch_early(first.offsets, place)
+
+
+@kernel
+def _score_pairs(
+    first: FirstLevel,
+    tables: NDArray[np.float32],
+    squares: NDArray[np.float32],
+    count: int,
+    scratch: FirstScratch,
+) -> None:
+    """Rank the nodes of each of the first `count` pairs' group for its query, nearly."""
+    size, pairs, chosen, asked = scratch.queries.shape[1], scratch.pairs, scratch.chosen, -1
+    for number in range(count):
+        row, i = pairs[number, 0], pairs[number, 1]
+        if number + PAIRS_AHEAD < count:
+            later = chosen[pairs[number + PAIRS_AHEAD, 0], pairs[number + PAIRS_AHEAD, 1]]
+            if later != asked:
+                _prefetch_group(first, later, size)
+            asked = later
+        group = chosen[row, i]
+        start, stop = first.group_start[group], first.group_start[group + 1]
+        quads = first.quads[start * size : stop * size].reshape(size // QUAD, stop - start, QUAD)
+        # Columns of no node are ranked too; the query's next group, which comes later, takes their places.
+        score_group(
+            scratch.queries[row],
+            scratch.sums[row],
+            quads,
+            first.offsets[start:stop],
+            tables[row, group] + squares[row],
+            np.float32(-2) * first.steps[group],
+            scratch.units[row],
+            scratch.ranks[row],
+            scratch.starts[row, i],
+        )
+
+
+@kernel
+def near_first(
+    first: FirstLevel,
+    queries: NDArray[np.float32],
+    tables: NDArray[np.float32],
+    squares: NDArray[np.float32],
+    limit: int,
+    reach: Any,
+    probes: int,
+    group_reach: Any,
+    scratch: FirstScratch,
+    nodes: Best,
+) -> None:
+    """Find the level-1 nodes near to each of up to t queries, where they have groups: `scratch.near`.
+
+    What takes time is reading the groups: each is read once, for all queries that look into it.
+    queries : (q, d) float32; tables : (>= q, >= groups) float32, scores of the groups' centres, less ‖q‖²;
+    squares : (>= q,) float32, ‖q‖²; limit, reach : as of `nearest_first`; probes : groups looked into at
+    most; group_reach : see `cut_beyond`; nodes : scratch
+    """
+    for row in range(len(queries)):
+        _choose_groups(first, tables[row], squares[row], probes, group_reach, scratch, row)
+        scratch.units[row], scratch.sums[row] = query_bytes(queries[row], scratch.queries[row])
+    count = order_pairs(scratch.chosen, scratch.counts, len(queries), scratch.ends, scratch.pairs)
+    _score_pairs(first, tables, squares, count, scratch)
+    for row in range(len(queries)):
+        inside = scratch.starts[row, scratch.counts[row]]
+        kept = _nearest(first, scratch, row, inside, limit, reach, True, nodes)
+        scratch.near_counts[row] = kept
+        for i in range(kept):
+            scratch.near[row, i] = nodes.numbers[i]
+    prefetch_words(first, scratch, 0)
+
+
+@kernel
+def prefetch_words(first: FirstLevel, scratch: FirstScratch, row: int) -> None:
+    """Ask for the words of the nodes near to a query, which are far apart in memory."""
     size = first.words.shape[1] * first.words.itemsize
-    for i in range(kept):
-        word = np.int64(first.labels[np.int64(nodes.numbers[i])])
+    for i in range(scratch.near_counts[row]):
+        word = np.int64(first.labels[np.int64(scratch.near[row, i])])
         for place in range(word * size, (word + 1) * size, 64):
             prefetch_early(first.words, place)
 
@@ -182,7 +320,6 @@ def _score_exactly(
 
     Four nodes at once: each addition waits for the one before it. The last node fills up the last four.
     """
-    _prefetch_words(first, nodes, kept)
     minus_two = np.float32(-2)
     for i in range(0, kept, 4):
         j, k, m = min(i + 1, kept - 1), min(i + 2, kept - 1), min(i + 3, kept - 1)
@@ -208,24 +345,21 @@ def nearest_first(
     square: float,
     limit: int,
     reach: Any,
-    probes: int,
-    group_reach: Any,
     scratch: FirstScratch,
+    row: int,
     nodes: Best,
 ) -> tuple[Any, Any]:
     """Keep the `limit` nearest level-1 nodes within reach; returns how many, and how many were scored.
 
-    table : scores of the nodes, or of the groups' centres, less ‖q‖²; square : ‖q‖²
-    probes : groups looked into at most; reach, group_reach : see `cut_beyond`
+    table : scores of the nodes, less ‖q‖², where they have no groups; square : ‖q‖²; reach : see `cut_beyond`
+    row : of the query among those `near_first` was given, where there are groups
     """
-    count = first.groups if first.groups > 0 else first.nodes
-    for i in range(count):
-        scratch.ranks[i] = rank_of(table[i] + square)
     if first.groups == 0:
-        return cut_beyond(nodes, _nearest(first, scratch, count, limit, 0, nodes), reach), count
-    chosen = _nearest(first, scratch, count, probes, 0, scratch.groups)
-    chosen = cut_beyond(scratch.groups, chosen, group_reach)
-    inside = _score_groups(first, query, table, square, scratch, chosen)
-    kept = cut_beyond(nodes, _nearest(first, scratch, inside, limit, chosen, nodes), reach)
+        for i in range(first.nodes):
+            scratch.ranks[0, i] = rank_of(table[i] + square)
+        return _nearest(first, scratch, 0, first.nodes, limit, reach, False, nodes), first.nodes
+    kept = scratch.near_counts[row]
+    for i in range(kept):
+        nodes.numbers[i] = scratch.near[row, i]
     _score_exactly(first, query, square, nodes, kept)
-    return kept, count + inside
+    return kept, first.groups + scratch.starts[row, scratch.counts[row]]

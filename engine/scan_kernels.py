@@ -52,16 +52,22 @@ def _leaf_base(tree: Tree, level: int, nodes: Best, i: int, norm_bytes: int) -> 
 def _take_leaves(
     scratch: Scratch,
     filled: int,
+    single: bool,
     ids: NDArray[np.unsignedinteger],
     within: Any,
     k: int,
     count: int,
     bound: Any,
 ) -> tuple[Any, Any]:
-    """Add the leaves of the first `filled` values to the answers; returns answers held, and their bound."""
+    """Add the leaves of the first `filled` values to the answers; returns answers held, and their bound.
+
+    single : whether each part is one leaf, which then need not be looked for
+    """
     values, places, parts, part = scratch.values, scratch.places, scratch.parts, 0
     for j in range(passing(values, filled, distance_of(bound), places)):
         place = places[j]
+        if single:
+            part = place
         while parts.places[part + 1] <= place:
             part += 1
         leaf = parts.leaves[part] + place - parts.places[part]
@@ -207,5 +213,5 @@ def scan_nodes(
                 leaf = ranges[node, 0] if node < kept else 0
         parts.places[part] = filled
         leaf_values(tree.records, parts, part, size, norm_bytes, step, columns, scratch.values)
-        count, bound = _take_leaves(scratch, filled, tree.ids, within, plan.k, count, bound)
+        count, bound = _take_leaves(scratch, filled, part == filled, tree.ids, within, plan.k, count, bound)
     return count, bound, looked_at

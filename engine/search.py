@@ -29,7 +29,7 @@ from aggtree.engine.first_level import (
     prepare,
     regions,
 )
-from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch
+from aggtree.engine.first_level_kernels import LEAST, FirstScratch
 from aggtree.engine.intrinsics import compiled_entry
 from aggtree.engine.leaf_kernels import LeafParts
 from aggtree.engine.leaf_vectors import find_leaves, leaf_vectors
@@ -45,6 +45,8 @@ from aggtree.engine.vector_code import LANES
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
 BLOCK_FLOATS = 1 << 17
+# Ranks of first-level nodes of the queries whose groups are scored together: they stay there too.
+FIRST_RANKS = 1 << 19
 MAX_LEVEL_NODES = 2**32
 # Nodes a list may hold beyond what is kept.
 ROOM = 8192
@@ -299,7 +301,7 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
     return Scratch(
         tables=np.empty((block, columns), np.float32),
         squares=np.empty(block, np.float32),
-        first=_first_scratch(plan.first, plan.probes),
+        first=_first_scratch(plan, block),
         nodes=_empty_list(room),
         children=_empty_list(room),
         answers=_empty_list(answers),
@@ -318,17 +320,29 @@ def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
     )
 
 
-def _first_scratch(first: FirstLevel, probes: int) -> FirstScratch:
-    entries = padded(max(first.nodes, first.groups), LANES)
+def _first_scratch(plan: SearchPlan, block: int) -> FirstScratch:
+    first, probes = plan.first, max(1, plan.probes)
     # All columns of a group are ranked behind the nodes before it; a file may have any number of empty ones.
     widest = int(np.diff(first.group_start).max(initial=0))
+    scored = int(np.sort(first.members)[::-1][:probes].sum()) if first.groups else first.nodes
+    entries = padded(max(scored, first.groups), LANES)
+    together = max(1, min(block, FIRST_RANKS // (entries + widest))) if first.groups else 1
     return FirstScratch(
-        ranks=np.empty(entries + widest, np.int32),
+        ranks=np.empty((together, entries + widest), np.int32),
         places=np.empty(entries, np.int64),
         columns=np.empty(entries, np.int64),
-        query=np.empty(padded(first.words.shape[1], DIMENSION_STEP), np.int8),
+        minima=np.empty(LEAST, np.int32),
+        queries=np.empty((together, padded(first.words.shape[1], DIMENSION_STEP)), np.int8),
+        units=np.empty(together, np.float32),
+        sums=np.empty(together, np.int32),
         groups=_empty_list(2 * probes + 64),
-        starts=np.empty(probes + 1, np.int64),
+        chosen=np.empty((together, probes), np.int64),
+        counts=np.empty(together, np.int64),
+        starts=np.empty((together, probes + 1), np.int64),
+        near=np.empty((together, int(plan.limits[0])), np.uint64),
+        near_counts=np.empty(together, np.int64),
+        pairs=np.empty((together * probes, 2), np.int64),
+        ends=np.empty(first.groups + 1, np.int64),
         no_names=np.empty(0, np.uint64),
     )
 

@@ -26,7 +26,7 @@ from aggtree.engine.best_kernels import (
     sort_best,
 )
 from aggtree.engine.compiled import kernel
-from aggtree.engine.first_level_kernels import nearest_first
+from aggtree.engine.first_level_kernels import near_first, nearest_first, prefetch_words
 from aggtree.engine.intrinsics import prefetch
 from aggtree.engine.leaf_kernels import passing
 from aggtree.engine.look_up_kernels import LookUpWords, look_up_tables
@@ -54,10 +54,10 @@ def _prefetch_range(array: Any, start: Any, stop: Any, most: int) -> None:
 
 
 @kernel
-def _prefetch_starts(tree: Tree, level: int, nodes: Best, kept: int) -> None:
+def _prefetch_starts(tree: Tree, level: int, numbers: NDArray[np.uint64], kept: int) -> None:
     """Ask for the offsets of the kept nodes, which are far apart in memory."""
     for i in range(kept):
-        node = tree.level_start[level] + np.int64(nodes.numbers[i])
+        node = tree.level_start[level] + np.int64(numbers[i])
         prefetch(tree.leaf_start, node * tree.leaf_start.itemsize)
         prefetch(tree.child_start, node * tree.child_start.itemsize)
 
@@ -140,10 +140,14 @@ def _search_one(
     table: Any,
     square: Any,
     scratch: Scratch,
+    row: int,
     within: Any,
     visits: NDArray[np.int64],
 ) -> Any:
-    """Answer one query into the scratch; return how many answers there are, sorted."""
+    """Answer one query into the scratch; return how many answers there are, sorted.
+
+    row : of the query in the scratch of the first level
+    """
     levels = len(plan.limits)
     nodes, children = scratch.nodes, scratch.children
     kept, visits[0] = nearest_first(
@@ -153,15 +157,14 @@ def _search_one(
         square,
         plan.limits[0],
         plan.reach,
-        plan.probes,
-        plan.group_reach,
         scratch.first,
+        row,
         nodes,
     )
     visits[1] = 0
     count, bound = 0, NO_BOUND
     for level in range(1, levels + 1):
-        _prefetch_starts(tree, level, nodes, kept)
+        _prefetch_starts(tree, level, nodes.numbers, kept)
         if level == 1:
             # Nearest first: the bounds are tight early, and fewer pass them. Deeper nodes come in the order
             # of these and of the tree: their leaves, a few each, are read as they lie in memory.
@@ -202,13 +205,33 @@ def search_tree(
     ids, distances : (q, k) int64 and float32, nearest first, -1 and inf where there are fewer
     visits : (q, 2) int64, nodes and leaves scored
     """
-    answers = scratch.answers
-    block = len(scratch.squares)
-    for start in range(0, len(ids), block):
-        look_up_tables(queries[start : start + block], words, scratch.tables, scratch.squares)
-        for i in range(start, min(start + block, len(ids))):
-            table, square = scratch.tables[i - start], scratch.squares[i - start]
-            count = _search_one(tree, plan, queries[i], table, square, scratch, within, visits[i])
-            for j in range(ids.shape[1]):
-                ids[i, j] = np.int64(answers.numbers[j]) if j < count else -1
-                distances[i, j] = distance_of(answers.ranks[j]) if j < count else np.inf
+    answers, first = scratch.answers, scratch.first
+    block, together, rows = len(scratch.squares), len(first.ranks), 0
+    for i in range(len(ids)):
+        place = i % block
+        if place == 0:
+            look_up_tables(queries[i : i + block], words, scratch.tables, scratch.squares)
+        row = place % together
+        if row == 0 and plan.first.groups > 0:
+            rows = min(together, block - place, len(ids) - i)
+            near_first(
+                plan.first,
+                queries[i : i + rows],
+                scratch.tables[place:],
+                scratch.squares[place:],
+                plan.limits[0],
+                plan.reach,
+                plan.probes,
+                plan.group_reach,
+                first,
+                scratch.nodes,
+            )
+        table, square = scratch.tables[place], scratch.squares[place]
+        count = _search_one(tree, plan, queries[i], table, square, scratch, row, within, visits[i])
+        if row + 1 < rows:
+            # While the answers are written, what the next query begins with is on its way.
+            prefetch_words(plan.first, first, row + 1)
+            _prefetch_starts(tree, 1, first.near[row + 1], first.near_counts[row + 1])
+        for j in range(ids.shape[1]):
+            ids[i, j] = np.int64(answers.numbers[j]) if j < count else -1
+            distances[i, j] = distance_of(answers.ranks[j]) if j < count else np.inf

@@ -5,12 +5,15 @@ query process should own; in a file they are shared by all processes. The file i
 has none groups the words itself, and answers the same.
 """
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from aggtree.engine.first_level import ONE_STAGE, FirstGroups, group_nodes
+from aggtree.engine.first_level import ONE_STAGE, FirstGroups, as_quads, group_nodes
 from aggtree.storage.array_file import ArrayFile, write_arrays
 from aggtree.storage.dictionary_file import load_dictionaries
 from aggtree.storage.errors import IndexFormatError
@@ -23,10 +26,12 @@ DTYPES = {
     "centres": "<f4",
     "group_start": "<i8",
     "steps": "<f4",
-    "differences": "|i1",
+    "quads": "|u1",
     "offsets": "<f4",
     "numbers": "<i8",
 }
+BEFORE_QUADS = {"differences" if name == "quads" else name: dtype for name, dtype in DTYPES.items()}
+BEFORE_QUADS["differences"] = "|i1"
 
 
 def write_first_groups(index: Path, build: str, nodes: int) -> tuple[FileRecord, ...]:
@@ -59,8 +64,25 @@ def load_first_groups(index: Path, manifest: Manifest) -> FirstGroups | None:
     check_files(index, [record])
     path = index / record.path
     with ArrayFile(path, KIND) as file:
-        arrays = {name: file.array(name) for name in DTYPES}
-    for name, dtype in DTYPES.items():
+        dtypes = BEFORE_QUADS if "differences" in file.names else DTYPES
+        arrays = {name: file.array(name) for name in dtypes}
+    for name, dtype in dtypes.items():
         if arrays[name].dtype.str != dtype:
             raise IndexFormatError(f"{path}: array {name} is {arrays[name].dtype}, expected {dtype}")
+    if "differences" in arrays:
+        try:
+            arrays["quads"] = _quads(arrays.pop("differences"), arrays["group_start"])
+        except ValueError as error:
+            raise IndexFormatError(f"{path}: differences of no groups: {error}") from error
     return FirstGroups(**arrays)
+
+
+def _quads(differences: NDArray[Any], group_start: NDArray[Any]) -> NDArray[np.uint8]:
+    """Differences as files had them before: for each group an array (d, columns), without quads."""
+    columns = int(group_start[-1]) if len(group_start) else 0
+    rows = len(differences) // max(columns, 1)
+    parts = [
+        as_quads(differences[rows * start : rows * stop].reshape(rows, stop - start))
+        for start, stop in pairwise(group_start.tolist())
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8)

@@ -164,10 +164,23 @@ def query_bytes(query):
     return np.rint(query / unit).astype(np.int8), unit
 
 
-def score_group(query, columns, offsets, base, step, unit):
+def as_quads(differences):
+    """Byte 4 (width · q + k) + j is of dimension 4 q + j of column k."""
+    dimension, width = differences.shape
+    order = [(4 * q + j, k) for q in range(dimension // 4) for k in range(width) for j in range(4)]
+    return [128 + int(differences[place]) for place in order]
+
+
+def score_group(query, differences, offsets, base, step, unit):
     """The distances of the columns; none is below zero."""
-    products = query.astype(np.int64) @ columns.astype(np.int64)
+    products = query.astype(np.int64) @ differences.astype(np.int64)
     return np.maximum(0, base + step * (offsets + unit * products))
+
+
+def order_pairs(chosen, counts):
+    """Pairs [row, i] of the chosen groups, by group."""
+    pairs = [(chosen[row, i], row, i) for row, count in enumerate(counts) for i in range(count)]
+    return [[row, i] for _, row, i in sorted(pairs)]
 
 
 def nearest_first(query, words, groups, centre_scores, limit, probes):
@@ -297,6 +310,11 @@ def scan_nodes(nodes, distance, allowed):
     leaves = [(node, row, number) for node in nodes for row, number in node.leaves]
     within = [leaf for leaf in leaves if allowed is None or leaf[2] in allowed]
     return [(distance(node, row), number) for node, row, number in within]
+
+
+def least_distances(distances, columns):
+    """The least of every so many distances, ascending."""
+    return np.sort([distances[column::columns].min() for column in range(columns)])
 
 
 def cut_beyond(distances, reach):

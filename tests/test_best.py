@@ -16,6 +16,7 @@ from aggtree.engine.best_kernels import (
     distance_of,
     rank_bound,
     rank_of,
+    reach_bound,
     sort_best,
 )
 from aggtree.engine.leaf_kernels import LeafParts, leaf_values, passing
@@ -68,6 +69,21 @@ def test_a_reach_cuts_what_is_far(count: int, spread: int, reach: float) -> None
     assert best.numbers[:kept].tolist() == expected.tolist()
     assert best.ranks[:kept].tolist() == ranks[expected].tolist()
     assert kept > 0 or count == 0
+
+
+@pytest.mark.parametrize("reach", [1.0, 1.25, 3.0, np.inf])
+@pytest.mark.parametrize(("count", "spread"), [(31, 50), (32, 50), (33, 2), (100, 1000), (2000, 10**6)])
+def test_a_bound_of_a_reach_is_beyond_what_is_kept(count: int, spread: int, reach: float) -> None:
+    distances = np.random.default_rng(count).integers(1, spread, count).astype(np.float32)
+    ranks = np.array([rank_of(distance) for distance in distances], np.int32)
+    bound = reach_bound(ranks, count, np.float32(reach), np.empty(32, np.int32))
+    kept = naive.cut_beyond(distances, reach)
+    assert (ranks[kept] <= bound).all()
+    if count < 32 or np.isinf(reach):
+        assert bound == NO_BOUND
+    else:
+        tenth, eleventh = naive.least_distances(distances, 32)[9:11]
+        assert rank_of(np.float32(reach) * tenth) <= bound <= rank_of(np.float32(reach) * eleventh)
 
 
 @settings(max_examples=60, deadline=None)

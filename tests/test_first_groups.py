@@ -1,5 +1,6 @@
 """Groups of a very wide first level: written once, mapped, checked, and worth the same answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ from small_builds import WIDE, contents, vectors
 import aggtree
 from aggtree.engine.first_level import check_groups
 from aggtree.storage import first_groups
+from aggtree.storage.array_file import write_arrays
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.file_record import FileRecord
 from aggtree.storage.first_groups import load_first_groups
-from aggtree.storage.manifest import Manifest, read_manifest
+from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
 
 UNLIMITED = aggtree.SearchParams.unlimited()
 
@@ -42,6 +45,36 @@ def test_groups_are_part_of_the_index_and_answer_as_none_do(
     assert {name for name in without if without[name] != with_groups[name]} == {"manifest.json"}
 
 
+def test_groups_of_older_files_are_read(grouped: tuple[Path, Manifest], tmp_path: Path) -> None:
+    path, manifest = grouped
+    groups = load_first_groups(path, manifest)
+    assert groups is not None
+    rows = len(groups.quads) // int(groups.group_start[-1])
+    before = groups._asdict()
+    blocks = np.split(before.pop("quads"), rows * groups.group_start[1:-1])
+    plain = [block.reshape(rows // 4, -1, 4).transpose(0, 2, 1).ravel() for block in blocks]
+    differences = (np.concatenate(plain) ^ np.uint8(128)).view(np.int8)
+    with aggtree.open(path) as index:
+        answers = index.search(vectors()[:20], 9)
+    file = f"{manifest.directory}/first_level"
+
+    def rewrite(arrays: dict[str, np.ndarray]) -> Manifest:
+        checksums = write_arrays(path / file, first_groups.KIND, arrays)
+        others = [record for record in manifest.files if record.path != file]
+        written = replace(manifest, files=(*others, FileRecord.of(file, checksums)))
+        commit_manifest(path, written)
+        return written
+
+    read = load_first_groups(path, rewrite(before | {"differences": differences}))
+    assert read is not None and np.array_equal(read.quads, groups.quads)
+    with aggtree.open(path) as index:
+        assert np.array_equal(index.search(vectors()[:20], 9).ids, answers.ids)
+    for wrong in (groups.group_start[::-1].copy(), 3 * groups.group_start, groups.group_start[:0]):
+        rewrite(before | {"differences": differences, "group_start": wrong})
+        with pytest.raises(IndexFormatError, match="first_level|group"):
+            aggtree.open(path)
+
+
 def test_damaged_groups_are_refused(grouped: tuple[Path, Manifest]) -> None:
     path, manifest = grouped
     groups = load_first_groups(path, manifest)
@@ -56,7 +89,7 @@ def test_damaged_groups_are_refused(grouped: tuple[Path, Manifest]) -> None:
     for wrong, message in (
         (groups._replace(centres=groups.centres[1:]), "group_start"),
         (groups._replace(steps=groups.steps[1:]), "steps"),
-        (groups._replace(differences=groups.differences[1:]), "differences"),
+        (groups._replace(quads=groups.quads[1:]), "quads"),
         (groups._replace(numbers=swapped), "each of"),
         (groups._replace(numbers=late), "begin with"),
         (groups._replace(group_start=groups.group_start[::-1].copy()), "expected"),

@@ -8,6 +8,7 @@ from trees import DIMENSION, random_codes, random_dictionaries, random_queries, 
 from aggtree.engine.best_kernels import Best
 from aggtree.engine.first_level import (
     FirstGroups,
+    as_quads,
     check_groups,
     cluster,
     group_nodes,
@@ -17,9 +18,12 @@ from aggtree.engine.first_level import (
     members_of,
 )
 from aggtree.engine.first_level_kernels import (
+    LEAST,
     FirstLevel,
     FirstScratch,
+    near_first,
     nearest_first,
+    order_pairs,
     query_bytes,
     score_group,
 )
@@ -44,6 +48,13 @@ def level_of(groups: FirstGroups, words: np.ndarray, norms: np.ndarray) -> First
     return FirstLevel(len(words), len(counts), groups.group_start, counts, *groups[2:], words, labels, norms)
 
 
+def differences_of(groups: FirstGroups, group: int, rows: int) -> np.ndarray:
+    """Differences (rows, columns) of one group, from its quads."""
+    start, stop = groups.group_start[group : group + 2]
+    quads = groups.quads[rows * start : rows * stop].reshape(rows // 4, -1, 4)
+    return (quads.transpose(0, 2, 1).reshape(rows, -1) ^ np.uint8(128)).view(np.int8)
+
+
 @pytest.mark.parametrize(("limit", "probes"), [(1, 1), (5, 3), (40, 7), (300, 7), (9, 2)])
 def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     random = np.random.default_rng(limit)
@@ -56,28 +67,66 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     groups = grouped(words, np.vecdot(words, words), labels, centres)
     assert (groups.steps == 1).all()
     first = level_of(groups, words, np.vecdot(words, words))
+    queries = random_queries(5, limit)
+    padding = -DIMENSION % 8
     scratch = FirstScratch(
-        ranks=np.empty(128 + LANES, np.int32),
+        ranks=np.empty((5, 128 + LANES), np.int32),
         places=np.empty(128, np.int64),
         columns=np.empty(128, np.int64),
-        query=np.empty(-(-DIMENSION // 8) * 8, np.int8),
+        minima=np.empty(LEAST, np.int32),
+        queries=np.empty((5, DIMENSION + padding), np.int8),
+        units=np.empty(5, np.float32),
+        sums=np.empty(5, np.int32),
         groups=best_of(90),
-        starts=np.empty(8, np.int64),
+        chosen=np.empty((5, probes), np.int64),
+        counts=np.empty(5, np.int64),
+        starts=np.empty((5, probes + 1), np.int64),
+        near=np.empty((5, limit), np.uint64),
+        near_counts=np.empty(5, np.int64),
+        pairs=np.empty((5 * probes, 2), np.int64),
+        ends=np.empty(8, np.int64),
         no_names=np.empty(0, np.uint64),
     )
-    for query in random_queries(5, limit):
-        scores = np.vecdot(centres, centres) - 2 * centres @ query
-        nodes = best_of(2 * limit + 64)
-        full = np.pad(query, (0, -DIMENSION % 8))
-        square, everywhere = np.float32(np.sum(query**2)), np.float32(np.inf)
-        kept, scored = nearest_first(
-            first, full, scores, square, limit, everywhere, probes, everywhere, scratch, nodes
-        )
-        expected, inside = naive.nearest_first(query, words, labels, scores, limit, probes)
-        assert set(nodes.numbers[:kept].tolist()) == set(expected)
-        assert scored == 7 + inside
-        for rank, number in zip(nodes.ranks[:kept], nodes.numbers[:kept], strict=True):
-            assert naive.distance_of(rank) == np.sum((query - words[number]) ** 2)
+    everywhere = np.float32(np.inf)
+    padded = np.pad(queries, ((0, 0), (0, padding)))
+    scores = np.vecdot(centres, centres) - 2 * queries @ centres.T
+    squares = np.vecdot(queries, queries)
+    for together in (5, 1):
+        for start in range(0, 5, together):
+            asked = slice(start, start + together)
+            near_first(
+                first,
+                padded[asked],
+                scores[asked],
+                squares[asked],
+                limit,
+                everywhere,
+                probes,
+                everywhere,
+                scratch,
+                best_of(2 * limit + 64),
+            )
+            for row, number in enumerate(range(start, start + together)):
+                nodes = best_of(2 * limit + 64)
+                query, square = queries[number], squares[number]
+                kept, scored = nearest_first(
+                    first, padded[number], scores[number], square, limit, everywhere, scratch, row, nodes
+                )
+                expected, inside = naive.nearest_first(query, words, labels, scores[number], limit, probes)
+                assert set(nodes.numbers[:kept].tolist()) == set(expected)
+                assert scored == 7 + inside
+                for rank, node in zip(nodes.ranks[:kept], nodes.numbers[:kept], strict=True):
+                    assert naive.distance_of(rank) == np.sum((query - words[node]) ** 2)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 9])
+def test_queries_and_groups_are_paired_by_group(rows: int) -> None:
+    random = np.random.default_rng(rows)
+    counts = random.integers(0, 6, rows)
+    chosen = np.sort([random.permutation(11)[:5] for _ in range(rows)] or np.empty((0, 5), int), axis=1)
+    pairs, ends = np.empty((5 * rows, 2), np.int64), np.empty(12, np.int64)
+    found = order_pairs(chosen, counts, rows, ends, pairs)
+    assert pairs[:found].tolist() == naive.order_pairs(chosen, counts)
 
 
 def test_words_are_kept_to_half_a_step() -> None:
@@ -92,7 +141,7 @@ def test_words_are_kept_to_half_a_step() -> None:
         numbers, offsets = groups.numbers[start:stop], groups.offsets[start:stop]
         members = numbers[numbers >= 0]
         assert sorted(members.tolist()) == np.flatnonzero(labels == group).tolist()
-        block = groups.differences[16 * start : 16 * stop].reshape(16, -1)
+        block = differences_of(groups, group, 16)
         assert not block[11:].any() and not block[:, len(members) :].any()
         kept = centre + step * block[:11, : len(members)].T
         assert np.abs(kept - words[members]).max() <= 0.501 * step
@@ -123,7 +172,8 @@ def test_one_query_times_columns() -> None:
 )
 def test_a_query_in_bytes(query: list[float]) -> None:
     values, out = np.array(query, np.float32), np.empty(8, np.int8)
-    unit = query_bytes(values, out)
+    unit, total = query_bytes(values, out)
+    assert total == out.sum(dtype=int)
     expected, expected_unit = naive.query_bytes(values)
     assert unit == np.float32(expected_unit) and np.abs(out - expected.astype(int)).max() <= 1
     assert np.abs(values - unit * out.astype(np.float64)).max() <= 0.501 * unit
@@ -139,7 +189,10 @@ def test_scores_of_a_group(dimension: int, columns: int) -> None:
     offsets = random.normal(size=columns).astype(np.float32)
     base, step, unit = np.float32(dimension), np.float32(-0.5), np.float32(0.01)
     ranks = np.full(columns + 9, -7, np.int32)
-    score_group(query, differences, offsets, base, step, unit, ranks, 5)
+    quads = as_quads(differences)
+    assert quads.tolist() == naive.as_quads(differences)
+    shaped, total = quads.reshape(dimension // 4, columns, 4), np.int32(query.sum(dtype=int))
+    score_group(query, total, shaped, offsets, base, step, unit, ranks, 5)
     expected = naive.score_group(query, differences, offsets, base, step, unit)
     found = np.array([naive.distance_of(rank) for rank in ranks[5 : 5 + columns]])
     assert np.allclose(found, expected, rtol=1e-6, atol=1e-5 * dimension)
@@ -196,10 +249,10 @@ def test_a_group_may_have_many_columns_of_no_node() -> None:
     tree = build_tree(codes, np.arange(4000, dtype=np.uint32), dictionaries, TreeParams(), whole_ranges(3))
     groups = group_nodes(tree.first_labels, tree.norms[1 : 1 + len(tree.first_labels)], dictionaries)
     size, last, more = -(-DIMENSION // 8) * 8, int(groups.group_start[-2]), 100_000 * LANES
-    block = groups.differences[last * size :].reshape(size, -1)
+    block = differences_of(groups, len(groups.steps) - 1, size)
     wide = groups._replace(
         group_start=np.append(groups.group_start[:-1], groups.group_start[-1] + more),
-        differences=np.append(groups.differences[: last * size], np.pad(block, ((0, 0), (0, more)))),
+        quads=np.append(groups.quads[: last * size], as_quads(np.pad(block, ((0, 0), (0, more))))),
         offsets=np.pad(groups.offsets, (0, more)),
         numbers=np.pad(groups.numbers, (0, more), constant_values=-1),
     )
@@ -228,4 +281,4 @@ def test_equal_words_make_one_group() -> None:
     assert len(centres) == 1
     assert set(labels.tolist()) == {0}
     groups = grouped(np.ones((500, 8), np.float32), np.full(500, 8, np.float32), labels, centres)
-    assert (groups.steps > 0).all() and not groups.differences.any() and not groups.offsets.any()
+    assert (groups.steps > 0).all() and (groups.quads == 128).all() and not groups.offsets.any()
