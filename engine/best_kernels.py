@@ -131,7 +131,7 @@ def add_best(
 
 @kernel
 def reach_bound(ranks: NDArray[np.int32], count: int, reach: Any, minima: NDArray[np.int32]) -> Any:
-    """A rank that none of the first `count` exceeds that `cut_beyond` would keep; a little more than it needs.
+    """A rank that none of the first `count` exceeds that `cut_beyond` would keep, and few others do not.
 
     minima : (m,) int32, scratch: the least of every m-th rank. The tenth of them is hardly more than the
     tenth rank, and finding it is one pass over the ranks instead of many.

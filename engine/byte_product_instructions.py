@@ -105,7 +105,7 @@ def _products(
 def _store_ranks(
     builder: Any, sums: list[Any], offsets: Any, base: Any, step: Any, unit: Any, ranks: Any
 ) -> None:
-    """ranks[k] = bits of max(0, base + step · (offsets[k] + unit · sum k)), a vector of LANES after another."""
+    """ranks[k] = bits of max(0, base + step · (offsets[k] + unit · sum k)), LANES of them at a time."""
     floats = ir.VectorType(ir.FloatType(), LANES)
     base, step, unit = (splat(builder, scalar, floats) for scalar in (base, step, unit))
     zero = ir.Constant(floats, [ir.Constant(ir.FloatType(), 0.0)] * LANES)
@@ -156,7 +156,7 @@ def _score_bytes(
             choice.add_case(INT64(count), block)
             builder.position_at_end(block)
             sums = _products(builder, row_data, args[1], first, dimension, width, count)
-            _store_ranks(builder, sums, own, *args[6:9], out)
+            _store_ranks(builder, sums, own, args[6], args[7], args[8], out)
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()

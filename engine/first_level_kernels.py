@@ -71,7 +71,7 @@ class FirstScratch(NamedTuple):
     groups : the nearest groups; chosen : (t, p) int64, their numbers, ascending, counts : (t,) int64, how
         many; starts : (t, p + 1) int64, how many nodes were scored before each
     near : (t, n) uint64, the nearest nodes of each query, n at most, near_counts : (t,) int64, how many
-    pairs : (t * p, 2) int64, of queries and places in `chosen`, by group; ends : (groups + 1,) int64, to order them
+    pairs : (t * p, 2) int64, of queries and places in `chosen`, by group; ends : (groups + 1,) int64, scratch
     no_names : (0,) uint64, see `cut_best`
     """
 

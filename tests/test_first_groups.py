@@ -71,7 +71,7 @@ def test_groups_of_older_files_are_read(grouped: tuple[Path, Manifest], tmp_path
         assert np.array_equal(index.search(vectors()[:20], 9).ids, answers.ids)
     for wrong in (groups.group_start[::-1].copy(), 3 * groups.group_start, groups.group_start[:0]):
         rewrite(before | {"differences": differences, "group_start": wrong})
-        with pytest.raises(IndexFormatError, match="first_level|group"):
+        with pytest.raises(IndexFormatError, match=r"first_level|group"):
             aggtree.open(path)
 
 
