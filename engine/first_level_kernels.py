@@ -299,17 +299,6 @@ def near_first(
         scratch.near_counts[row] = kept
         for i in range(kept):
             scratch.near[row, i] = nodes.numbers[i]
-    prefetch_words(first, scratch, 0)
-
-
-@kernel
-def prefetch_words(first: FirstLevel, scratch: FirstScratch, row: int) -> None:
-    """Ask for the words of the nodes near to a query, which are far apart in memory."""
-    size = first.words.shape[1] * first.words.itemsize
-    for i in range(scratch.near_counts[row]):
-        word = np.int64(first.labels[np.int64(scratch.near[row, i])])
-        for place in range(word * size, (word + 1) * size, 64):
-            prefetch_early(first.words, place)
 
 
 @kernel

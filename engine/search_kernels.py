@@ -26,8 +26,8 @@ from aggtree.engine.best_kernels import (
     sort_best,
 )
 from aggtree.engine.compiled import kernel
-from aggtree.engine.first_level_kernels import near_first, nearest_first, prefetch_words
-from aggtree.engine.intrinsics import prefetch
+from aggtree.engine.first_level_kernels import FirstLevel, FirstScratch, near_first, nearest_first
+from aggtree.engine.intrinsics import prefetch, prefetch_early
 from aggtree.engine.leaf_kernels import passing
 from aggtree.engine.look_up_kernels import LookUpWords, look_up_tables
 from aggtree.engine.scan_kernels import scan_nodes
@@ -60,6 +60,17 @@ def _prefetch_starts(tree: Tree, level: int, numbers: NDArray[np.uint64], kept: 
         node = tree.level_start[level] + np.int64(numbers[i])
         prefetch(tree.leaf_start, node * tree.leaf_start.itemsize)
         prefetch(tree.child_start, node * tree.child_start.itemsize)
+
+
+@kernel
+def _prefetch_query(tree: Tree, first: FirstLevel, scratch: FirstScratch, row: int) -> None:
+    """Ask for what a query begins with: words and offsets of its nodes, which are far apart in memory."""
+    size = first.words.shape[1] * first.words.itemsize
+    for i in range(scratch.near_counts[row]):
+        word = np.int64(first.labels[np.int64(scratch.near[row, i])])
+        for place in range(word * size, (word + 1) * size, 64):
+            prefetch_early(first.words, place)
+    _prefetch_starts(tree, 1, scratch.near[row], scratch.near_counts[row])
 
 
 @kernel
@@ -226,12 +237,12 @@ def search_tree(
                 first,
                 scratch.nodes,
             )
+            _prefetch_query(tree, plan.first, first, 0)
         table, square = scratch.tables[place], scratch.squares[place]
         count = _search_one(tree, plan, queries[i], table, square, scratch, row, within, visits[i])
         if row + 1 < rows:
             # While the answers are written, what the next query begins with is on its way.
-            prefetch_words(plan.first, first, row + 1)
-            _prefetch_starts(tree, 1, first.near[row + 1], first.near_counts[row + 1])
+            _prefetch_query(tree, plan.first, first, row + 1)
         for j in range(ids.shape[1]):
             ids[i, j] = np.int64(answers.numbers[j]) if j < count else -1
             distances[i, j] = distance_of(answers.ranks[j]) if j < count else np.inf

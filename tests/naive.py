@@ -192,6 +192,14 @@ def nearest_first(query, words, groups, centre_scores, limit, probes):
     return inside[:limit], len(inside)
 
 
+def near_first(queries, words, groups, centre_scores, limit, probes):
+    """What `nearest_first` says of each query."""
+    return [
+        nearest_first(query, words, groups, scores, limit, probes)
+        for query, scores in zip(queries, centre_scores, strict=True)
+    ]
+
+
 def look_up_tables(queries, rows, start):
     return start + queries @ rows, (queries.astype(np.float64) ** 2).sum(axis=1)
 
@@ -315,6 +323,14 @@ def scan_nodes(nodes, distance, allowed):
 def least_distances(distances, columns):
     """The least of every so many distances, ascending."""
     return np.sort([distances[column::columns].min() for column in range(columns)])
+
+
+def reach_bound(distances, reach, columns):
+    """Two distances between which the bound of a reach lies."""
+    if len(distances) < columns or np.isinf(reach):
+        return np.inf, np.inf
+    tenth, eleventh = least_distances(distances, columns)[9:11]
+    return np.float32(reach) * tenth, np.float32(reach) * eleventh
 
 
 def cut_beyond(distances, reach):

@@ -79,11 +79,8 @@ def test_a_bound_of_a_reach_is_beyond_what_is_kept(count: int, spread: int, reac
     bound = reach_bound(ranks, count, np.float32(reach), np.empty(32, np.int32))
     kept = naive.cut_beyond(distances, reach)
     assert (ranks[kept] <= bound).all()
-    if count < 32 or np.isinf(reach):
-        assert bound == NO_BOUND
-    else:
-        tenth, eleventh = naive.least_distances(distances, 32)[9:11]
-        assert rank_of(np.float32(reach) * tenth) <= bound <= rank_of(np.float32(reach) * eleventh)
+    low, high = naive.reach_bound(distances, reach, 32)
+    assert rank_of(np.float32(low)) <= bound <= rank_of(np.float32(high))
 
 
 @settings(max_examples=60, deadline=None)
