@@ -45,7 +45,7 @@ from aggtree.engine.vector_code import LANES
 
 # Floats of the look-up tables of one block of queries: they stay in the second-level cache.
 BLOCK_FLOATS = 1 << 17
-# Ranks of first-level nodes of the queries whose groups are scored together: they stay there too.
+# Room for ranks of first-level nodes of the queries whose groups are scored together; a query uses a third.
 FIRST_RANKS = 1 << 19
 MAX_LEVEL_NODES = 2**32
 # Nodes a list may hold beyond what is kept.
