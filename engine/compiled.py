@@ -1,4 +1,4 @@
-"""The one decorator of every numba kernel, and the intrinsics kernels share.
+"""The one decorator of every numba kernel.
 
 Rules for kernels (modules named `*_kernels.py`):
 
@@ -13,17 +13,16 @@ Rules for kernels (modules named `*_kernels.py`):
 """
 
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Any, TypeVar, cast
-from zlib import crc32
 
 import numba
+
+from aggtree.engine.kernel_cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 OPTIONS: dict[str, Any] = {
     "nogil": True,
-    "cache": True,
     "error_model": "numpy",
     "fastmath": {"contract"},
     "boundscheck": False,
@@ -31,26 +30,10 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def _checksum() -> int:
-    """Of all modules of the engine."""
-    total = 0
-    for module in sorted(files(__package__).iterdir(), key=lambda module: module.name):
-        if not (module.name.endswith(".py") and module.is_file()):
-            continue
-        total = crc32(module.read_bytes(), crc32(module.name.encode(), total))
-    return total
-
-
-SOURCES = _checksum()
-
-
 def _compiled(function: Function, **options: Any) -> Function:
     dispatcher: Any = numba.njit(**OPTIONS, **options)(function)
-    # numba takes cached code for fresh while the file of its kernel is the same; but the kernels it calls,
-    # from other files, are part of that code.
-    cache = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if cache is not None:
-        cache._source_stamp = (cache._source_stamp, SOURCES)
+    if hasattr(dispatcher, "_cache"):  # a plain function where numba is switched off
+        dispatcher._cache = KernelCache(function)
     return cast(Function, dispatcher)
 
 

@@ -5,26 +5,19 @@ does not need them. So a child builds a tiny index like the one wanted and goes 
 all its workers load what it left in numba's cache. A mark beside that cache says that it was done.
 """
 
-import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-import aggtree.engine
+from aggtree.engine import kernel_cache
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import Recipe
-from aggtree.jobs.tasks import versions
-from aggtree.storage.atomic import make_directory, write_bytes
-from aggtree.storage.errors import AggtreeError
 from aggtree.storage.vector_source import VectorSource, open_source
 
 ROWS = 1200
@@ -64,16 +57,14 @@ def _compile_in_child(order: dict[str, Any], kind: dict[str, Any], progress: Pro
     """Let a child carry out `order`, unless one of its kind was before."""
     if _this_is_the_child or not sys.executable:
         return
-    mark = cache_directory() / f"{MARK}{_digest(json.dumps(kind, sort_keys=True))}"
-    if mark.exists():
+    mark = _mark(kind)
+    if kernel_cache.is_kept(mark):
         return
     progress.note("compiling the kernels, once for this machine")
     command = [sys.executable, "-c", "from aggtree.jobs.warm_up import main; main()"]
     done = subprocess.run(command, input=json.dumps(order), text=True, capture_output=True, check=False)
     if done.returncode == 0:  # otherwise this process compiles what it needs, with the memory that takes
-        with suppress(AggtreeError):
-            make_directory(mark.parent)
-            write_bytes(mark, b"")
+        kernel_cache.keep(mark, b"")
 
 
 def _tiny(recipe: Recipe) -> Recipe:
@@ -83,30 +74,11 @@ def _tiny(recipe: Recipe) -> Recipe:
     return Recipe.from_json(recipe.to_json() | {"words": list(words), "seed": 0} | sizes)
 
 
-def cache_directory() -> Path:
-    """Where marks are kept: beside what numba compiled, or in the user's cache where that is not allowed."""
-    configured = os.environ.get("NUMBA_CACHE_DIR")
-    if configured:
-        return Path(configured)
-    package = Path(aggtree.engine.__file__).parent
-    if os.access(package, os.W_OK):
-        return package / "__pycache__"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aggtree"
-
-
-def _digest(kind: str) -> str:
-    """Stands for everything compiled code depends on."""
-    return hashlib.sha256(f"{kind} {_sources()}".encode()).hexdigest()[:16]
-
-
-@cache
-def _sources() -> str:
-    """The machine, the versions, and the files of the kernels as numba looks at them."""
+def _mark(kind: dict[str, Any]) -> str:
+    """File that states that the kernels of a kind were compiled for this processor."""
     from llvmlite.binding import get_host_cpu_name
 
-    files = sorted(Path(aggtree.engine.__file__).parent.glob("*.py"))
-    stamps = [(path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files]
-    return f"{sys.version} {get_host_cpu_name()} {versions()} {stamps}"
+    return MARK + kernel_cache.digest(get_host_cpu_name(), json.dumps(kind, sort_keys=True))
 
 
 def main() -> None:

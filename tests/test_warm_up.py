@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from small_builds import SMALL
 
+from aggtree.engine import kernel_cache
 from aggtree.jobs import warm_up
 from aggtree.jobs.progress import Progress
 from aggtree.jobs.recipe import choose_recipe
@@ -69,7 +70,7 @@ def test_a_place_that_cannot_be_written_is_no_error(
     assert len(children) == 2
 
 
-def test_the_child_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_does_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
     plain = subprocess.run
 
@@ -79,7 +80,9 @@ def test_the_child_does_what_it_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         return answer
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(warm_up, "cache_directory", lambda: tmp_path)
+    marks: list[str] = []
+    monkeypatch.setattr(kernel_cache, "is_kept", lambda _: False)
+    monkeypatch.setattr(kernel_cache, "keep", lambda name, _: marks.append(name) or True)
     compile_for(rows=2**33)
     assert seen == [{"code": 0, "error": ""}]
-    assert len(list(tmp_path.glob("compiled-*"))) == 1
+    assert len(marks) == 1 and marks[0].startswith(warm_up.MARK)
