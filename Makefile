@@ -31,7 +31,7 @@ test-scale: $(VENV)/installed  ## 20 million vectors under 1 GiB
 
 # Tests that count: minutes each, a line of counts, a record in bench/results/reliability.jsonl. WORK=/dev/shm,
 # a file system in memory, makes them several times as fast.
-LONG = cd tests && PYTHONPATH=.. ../$(BIN)/python -m long_forms $(if $(WORK),--work $(WORK))
+LONG = cd tests && PYTHONPATH=.. ../$(BIN)/python -m reliability $(if $(WORK),--work $(WORK))
 
 torture: $(VENV)/installed  ## builds killed 200 times at random and resumed, bytes compared
 	$(LONG) kills

@@ -6,12 +6,12 @@ The names a user needs, re-exported; the work is in `aggtree.engine` (algorithms
 
 from aggtree.engine.params import AnnealingParams, SearchParams, TreeParams
 from aggtree.jobs.append import append
-from aggtree.jobs.build_index import build
+from aggtree.jobs.build import build
 from aggtree.jobs.compact import compact
 from aggtree.jobs.delete import delete
 from aggtree.jobs.export import export
 from aggtree.storage.errors import AggtreeError, IndexFormatError, SourceError
-from aggtree.storage.index_reader import Index, open_index
+from aggtree.storage.index.reader import Index, open_index
 from aggtree.storage.version import __version__
 
 open = open_index

@@ -1,5 +1,5 @@
 """`python -m aggtree`: the command line."""
 
-from aggtree.jobs.command_line import main
+from aggtree.jobs.cli.main import main
 
 main()

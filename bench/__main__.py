@@ -1,35 +1,32 @@
-"""Run one benchmark by name: `python -m bench NAME [options]`."""
+"""Run one benchmark by name: `python -m bench NAME [options]`.
 
+A module of the folders below is a benchmark when it has a function `main`; nothing lists it elsewhere.
+"""
+
+import ast
 import importlib
 import sys
 from pathlib import Path
 
-NOT_BENCHMARKS = {
-    *("__init__", "__main__", "data_sets", "grown_codes_kernels", "record"),
-    *(
-        "generated",
-        "graphs",
-        "paper_figures",
-        "paper_report",
-        "prediction",
-        "quantizer_report",
-        "scale_report",
-        "algorithm_report",
-    ),
-}
+BENCH = Path(__file__).parent
 
 
-def names() -> list[str]:
-    """Every module of this folder that is a benchmark."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_BENCHMARKS)
+def benchmarks() -> dict[str, str]:
+    """Full module name of each benchmark, by the name that runs it."""
+    found = {}
+    for path in sorted(BENCH.glob("*/*.py")):
+        functions = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
+        if any(function.name == "main" for function in functions):
+            found[path.stem] = f"bench.{path.parent.name}.{path.stem}"
+    return found
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] not in names():
-        sys.stderr.write(f"usage: python -m bench NAME [options]; names: {', '.join(names())}\n")
+    known = benchmarks()
+    if not arguments or arguments[0] not in known:
+        sys.stderr.write(f"usage: python -m bench NAME [options]; names: {', '.join(sorted(known))}\n")
         return 2
-    benchmark = importlib.import_module(f"bench.{arguments[0]}")
-    return int(benchmark.main(arguments[1:]))
+    return int(importlib.import_module(known[arguments[0]]).main(arguments[1:]))
 
 
 if __name__ == "__main__":

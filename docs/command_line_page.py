@@ -1,13 +1,13 @@
 """Write the command line's reference page from the commands themselves: `python docs/command_line_page.py`.
 
-`tests/test_docs.py` holds the committed page to name every command and option there is.
+`tests/project/test_docs.py` holds the committed page to name every command and option there is.
 """
 
 from pathlib import Path
 
 import click
 
-from aggtree.jobs.command_line import cli
+from aggtree.jobs.cli.main import cli
 
 PAGE = Path(__file__).parent / "reference" / "command-line.md"
 

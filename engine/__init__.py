@@ -1,9 +1,9 @@
 """The algorithms: numpy arrays in, numpy arrays out. No files, no scheduler, no clock."""
 
-from aggtree.engine.annealing import DictionaryAnnealing
+from aggtree.engine.coding.encoding import Encoder
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
-from aggtree.engine.encoding import Encoder
 from aggtree.engine.params import AnnealingParams, SearchParams, TreeParams
+from aggtree.engine.training.annealing import DictionaryAnnealing
 
 __all__ = [
     "AnnealingParams",

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.jobs.job_run import (
+from aggtree.jobs.planning.plan import Plan
+from aggtree.jobs.planning.recipe import Recipe
+from aggtree.jobs.planning.reused_dictionaries import TakenDictionaries
+from aggtree.jobs.repair import check_presence
+from aggtree.jobs.running.job_run import (
     BuildResult,
     RunOptions,
     done_before,
@@ -24,24 +28,20 @@ from aggtree.jobs.job_run import (
     plan_and_lock,
     result_of,
 )
-from aggtree.jobs.plan import Plan
-from aggtree.jobs.recipe import Recipe
-from aggtree.jobs.repair import check_presence
-from aggtree.jobs.taken_dictionaries import TakenDictionaries
-from aggtree.storage.array_source import ArraySource
-from aggtree.storage.build_report import read_report
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError, SourceError
-from aggtree.storage.index_reader import map_own_ids, open_index
-from aggtree.storage.job_record import JobRecord, start_job
-from aggtree.storage.live_rows import kept_bits
-from aggtree.storage.manifest import Manifest, read_manifest
-from aggtree.storage.own_ids import KnownIds, OwnIds
+from aggtree.storage.index.build_report import read_report
+from aggtree.storage.index.live_rows import kept_bits
+from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.own_ids import KnownIds, OwnIds
+from aggtree.storage.index.reader import map_own_ids, open_index
 from aggtree.storage.row_bits import read_bits
-from aggtree.storage.unit_rows import metric_source
-from aggtree.storage.vector_source import VectorSource
+from aggtree.storage.sources.array import ArraySource
+from aggtree.storage.sources.base import VectorSource
+from aggtree.storage.sources.unit_rows import metric_source
+from aggtree.storage.work.job_record import JobRecord, start_job
 
 if TYPE_CHECKING:
-    from aggtree.storage.id_source import IdSource
+    from aggtree.storage.sources.ids import IdSource
 
 SAMPLE_ROWS = 2000
 DRIFTED = 1.5
@@ -85,8 +85,8 @@ def append(
 
     The same call continues what was interrupted; when the rows are there already it returns at once.
     """
-    from aggtree.jobs.streams import as_source
-    from aggtree.storage.id_source import open_ids
+    from aggtree.jobs.running.streams import as_source
+    from aggtree.storage.sources.ids import open_ids
 
     run, rest = RunOptions.split(options)
     if rest:
@@ -112,10 +112,10 @@ def run_append(
     repair: bool = False,
 ) -> AppendResult:
     """Start or continue to append, and run it to its end."""
-    from aggtree.jobs.build_index import reopened
-    from aggtree.jobs.code_place import checked_place, move_codes
-    from aggtree.jobs.own_ids import copy_ids, input_fingerprint
-    from aggtree.jobs.warm_up import compile_source_kernels
+    from aggtree.jobs.build import reopened
+    from aggtree.jobs.running.warm_up import compile_source_kernels
+    from aggtree.jobs.stages.code_location import checked_place, move_codes
+    from aggtree.jobs.stages.own_ids import copy_ids, input_fingerprint
 
     began = time.monotonic()
     codes = checked_place(options.codes)
@@ -214,7 +214,7 @@ def _known_ids(job: JobRecord, manifest: Manifest) -> KnownIds:
 
 def note_training_error(job: JobRecord, manifest: Manifest) -> None:
     """Let the commit remember how well the dictionaries suit the rows they were made for."""
-    from aggtree.jobs.segments import DRIFT
+    from aggtree.jobs.stages.commit import DRIFT
 
     if manifest.distortion is None and not job.done(DRIFT):
         job.record_done(DRIFT, 0, {"error": training_error(job.index, manifest)})

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from aggtree.jobs.append import check_unchanged, growing_recipe
-from aggtree.jobs.job_run import (
+from aggtree.jobs.planning.reused_dictionaries import TakenDictionaries
+from aggtree.jobs.repair import check_presence
+from aggtree.jobs.running.job_run import (
     BuildResult,
     RunOptions,
     done_before,
@@ -22,21 +24,19 @@ from aggtree.jobs.job_run import (
     plan_and_lock,
     result_of,
 )
-from aggtree.jobs.repair import check_presence
-from aggtree.jobs.taken_dictionaries import TakenDictionaries
-from aggtree.jobs.tasks import Tick
+from aggtree.jobs.running.tasks import Tick
 from aggtree.storage.atomic import make_directory, replace_file, write_bytes
 from aggtree.storage.checksums import block_checksums
-from aggtree.storage.code_store import CodeStore
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError
-from aggtree.storage.file_record import FileRecord
-from aggtree.storage.format import CODES, OWN_IDS
-from aggtree.storage.index_reader import map_own_ids
-from aggtree.storage.job_record import JobRecord, finish_job, start_job, unfinished_jobs
-from aggtree.storage.live_rows import kept_bits
-from aggtree.storage.manifest import Manifest, read_manifest
-from aggtree.storage.own_ids import OwnIds
+from aggtree.storage.index.code_store import CodeStore
+from aggtree.storage.index.file_record import FileRecord
+from aggtree.storage.index.format import CODES, OWN_IDS
+from aggtree.storage.index.live_rows import kept_bits
+from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.own_ids import OwnIds
+from aggtree.storage.index.reader import map_own_ids
 from aggtree.storage.row_bits import read_bits
+from aggtree.storage.work.job_record import JobRecord, finish_job, start_job, unfinished_jobs
 
 KEPT = "kept"
 
@@ -58,7 +58,7 @@ def compact(index: str | os.PathLike[str], *, replace: bool = False, **options: 
 
 def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> BuildResult:
     """Start or continue to compact, and run it to its end."""
-    from aggtree.jobs.code_place import checked_place, move_codes, open_codes
+    from aggtree.jobs.stages.code_location import checked_place, move_codes, open_codes
 
     began = time.monotonic()
     codes = checked_place(options.codes)
@@ -119,7 +119,7 @@ def _write_kept(job: JobRecord, manifest: Manifest) -> Path | None:
 
 def _join_own_ids(job: JobRecord, manifest: Manifest) -> None:
     """Write the own ids of all segments into one file, unless it is there."""
-    from aggtree.jobs.own_ids import STAGE
+    from aggtree.jobs.stages.own_ids import STAGE
 
     path = job.build_directory / OWN_IDS
     if not manifest.own_ids or (job.done(STAGE) and path.exists()):

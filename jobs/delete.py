@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.filter import Filter
+from aggtree.engine.search.filters import Filter
 from aggtree.storage.atomic import explained
 from aggtree.storage.errors import SourceError
-from aggtree.storage.filtered_search import make_filter
-from aggtree.storage.index_reader import map_own_ids
-from aggtree.storage.job_record import remove_old_live
-from aggtree.storage.live_rows import live_bits, tree_bits, write_live
-from aggtree.storage.lock import BuildLock
-from aggtree.storage.manifest import Manifest, commit_manifest, read_manifest
-from aggtree.storage.own_ids import OwnIds
+from aggtree.storage.index.live_rows import live_bits, tree_bits, write_live
+from aggtree.storage.index.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.index.own_ids import OwnIds
+from aggtree.storage.index.reader import map_own_ids
+from aggtree.storage.queries.filtered_search import make_filter
+from aggtree.storage.work.job_record import remove_old_live
+from aggtree.storage.work.lock import BuildLock
 
 Ids = NDArray[Any] | Sequence[int] | range | str | os.PathLike[str]
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import click
 
-from aggtree.jobs import reports
-from aggtree.jobs.build_index import BuildResult, build
-from aggtree.jobs.exact_job import exact_neighbours
-from aggtree.jobs.memory import parse_size
-from aggtree.jobs.progress import make_progress
-from aggtree.jobs.search_job import SearchReport, read_queries, run_queries
-from aggtree.storage.demo_data import demo_paths
-from aggtree.storage.index_reader import open_index
-from aggtree.storage.vector_source import open_source
+from aggtree.jobs.build import BuildResult, build
+from aggtree.jobs.cli import tables as reports
+from aggtree.jobs.exact import exact_neighbours
+from aggtree.jobs.running.memory import parse_size
+from aggtree.jobs.running.progress import make_progress
+from aggtree.jobs.search import SearchReport, read_queries, run_queries
+from aggtree.storage.index.reader import open_index
+from aggtree.storage.sources.base import open_source
+from aggtree.storage.sources.demo_data import demo_paths
 
 MEMORY = "1GiB"
 NEIGHBOURS = 100

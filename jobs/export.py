@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.jobs.progress import Progress
+from aggtree.jobs.running.progress import Progress
 from aggtree.storage.atomic import replace_file
-from aggtree.storage.code_store import CodeStore
 from aggtree.storage.errors import SourceError
-from aggtree.storage.format import CODES
-from aggtree.storage.index_reader import Index, open_index
-from aggtree.storage.live_rows import kept_bits
+from aggtree.storage.index.code_store import CodeStore
+from aggtree.storage.index.format import CODES
+from aggtree.storage.index.live_rows import kept_bits
+from aggtree.storage.index.reader import Index, open_index
 from aggtree.storage.row_bits import unpacked
 
 BLOCK_ROWS = 100_000

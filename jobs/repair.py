@@ -10,16 +10,16 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aggtree.jobs.code_place import make_codes
-from aggtree.jobs.recipe import Recipe
+from aggtree.jobs.planning.recipe import Recipe
+from aggtree.jobs.stages.code_location import make_codes
 from aggtree.storage.atomic import remove_file
-from aggtree.storage.code_store import METADATA, CodeStore, ShardRecord, shard_key
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.file_record import file_problem
-from aggtree.storage.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, TREE
-from aggtree.storage.job_record import JobRecord, start_job
-from aggtree.storage.manifest import Manifest
-from aggtree.storage.verify import Damage, verify_index
+from aggtree.storage.index.code_store import METADATA, CodeStore, ShardRecord, shard_key
+from aggtree.storage.index.file_record import file_problem
+from aggtree.storage.index.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, TREE
+from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.verify.index import Damage, verify_index
+from aggtree.storage.work.job_record import JobRecord, start_job
 
 
 def check_presence(index: Path, manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.check_kernels import mark_ids
+from aggtree.engine.tree.check_kernels import mark_ids
 from aggtree.storage.atomic import explained
 from aggtree.storage.errors import IndexFormatError
 

@@ -1,11 +1,16 @@
 """What all tests share: examples of hypothesis have no deadline, and one small index serves many."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.places import TESTS
+from helpers.small_builds import SMALL, vectors
+
+# Programs that tests start import the helpers as the tests do.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
 from hypothesis import HealthCheck, settings
-from small_builds import SMALL, vectors
 
 # No test depends on how fast the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,7 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its index as this process builds it, one task after the other; not to be changed."""
-    from aggtree.jobs.build_index import build
+    from aggtree.jobs.build import build
 
     index = tmp_path_factory.mktemp("reference") / "index"
     build(source, index, workers=0, **SMALL)

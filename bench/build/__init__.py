@@ -1,0 +1,1 @@
+"""Benchmarks of jobs that write an index."""

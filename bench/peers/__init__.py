@@ -1,0 +1,1 @@
+"""Other systems, behind one interface."""

@@ -1,0 +1,1 @@
+"""Which centroid is nearest? Products of rows and words, and k-means."""

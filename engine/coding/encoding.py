@@ -1,0 +1,185 @@
+"""Multi-path (beam) encoding of vectors with learned dictionaries."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.clustering.distances import as_rows, check_rows, panel_layout, products
+from aggtree.engine.clustering.distances_kernels import Rows
+from aggtree.engine.coding.encoding_kernels import NO_SCORE, Scratch, Tables, encode_rows
+from aggtree.engine.coding.wide_dictionary import word_chooser
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.params import MAX_BEAM
+from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.vector_code import LANES
+from aggtree.engine.simd.vector_instructions import CHUNK
+
+CHUNK_ROWS = 8192
+"""Rows converted and checked at a time: the only copy of the data that is ever made."""
+
+BLOCK_ROWS = 64 * TILE_ROWS
+"""Rows that pass a level together. The tables of late levels do not fit the second cache: the more rows share
+one pass over them the better, as long as their products with the words do fit."""
+
+LARGEST_SUM = 2**15 - 1
+SCORE_LIMIT = NO_SCORE // 4
+SMALLEST_UNIT = 1e-30
+COARSER = 256.0
+"""Tables for far outliers count in units this many times larger, or that many times again."""
+
+
+def cross_products(words: NDArray[np.float32], layout: CodeLayout) -> tuple[NDArray[np.float32], float]:
+    """2 c·c' of all pairs of words (S, S), and the largest |Σ_{j<m} 2 c_j·c_m| any code can have."""
+    pairs = 2 * products(words, words)
+    starts = np.concatenate(([0], np.cumsum(layout.words)))[:-1]
+    largest = np.maximum.reduceat(np.maximum.reduceat(np.abs(pairs), starts, axis=0), starts, axis=1)
+    sums = np.tril(largest, -1).sum(axis=1, dtype=np.float64)
+    return pairs, float(sums.max())
+
+
+class BeamTables:
+    """The integer tables of one set of (narrow) dictionaries, in finer and coarser units.
+
+    The unit is as small as the 16-bit tables allow. A vector so long that its scores would leave
+    32 bits in that unit is encoded in a unit COARSER^e times larger: beside its x·c terms the
+    rounding is as small as before.
+    """
+
+    def __init__(self, words: NDArray[np.float32], layout: CodeLayout) -> None:
+        self._words = words.astype(np.float64)
+        self._layout = layout
+        self._pairs, largest_sum = cross_products(words, layout)
+        self._norms = np.einsum("kd,kd->k", words, words, dtype=np.float64)
+        starts = np.concatenate(([0], np.cumsum(layout.words)))[:-1]
+        largest_norms = np.maximum.reduceat(self._norms, starts)
+        # Rounding adds at most half a unit per term: leave that much room below 2^15.
+        finest = largest_sum / (LARGEST_SUM - layout.levels)
+        self._squares = float(largest_norms.sum())
+        self._lengths = float(np.sqrt(largest_norms).sum())
+        self._unit = max(finest, 64 * self._squares / SCORE_LIMIT, SMALLEST_UNIT)
+        self._tables: dict[int, Tables] = {}
+
+    def exponents(self, squared_lengths: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The unit COARSER^e each row needs so that |score| stays below SCORE_LIMIT, (n,) int64."""
+        scores = (3 * self._squares + 2 * np.sqrt(squared_lengths) * self._lengths) / self._unit
+        exponents: NDArray[np.float64] = np.ceil(
+            np.log(np.maximum(scores / SCORE_LIMIT, 1)) / np.log(COARSER)
+        )
+        return exponents.astype(np.int64)
+
+    def tables(self, exponent: int) -> Tables:
+        """The tables in units of COARSER^exponent; kept after the first call."""
+        if exponent not in self._tables:
+            self._tables[exponent] = self._build(self._unit * COARSER**exponent)
+        return self._tables[exponent]
+
+    def _build(self, unit: float) -> Tables:
+        sizes = np.asarray(self._layout.words)
+        padded = (-(-sizes // CHUNK) * CHUNK).astype(np.int64)
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        columns = np.concatenate(([0], np.cumsum(padded))).astype(np.int64)
+        total = int(columns[-1])
+        panels = np.zeros((total, self._words.shape[1]), np.float32)
+        start = np.full(total, NO_SCORE // 2, np.float32)
+        cross_start = np.zeros((len(sizes), len(sizes)), np.int64)
+        cross: list[NDArray[np.int16]] = []
+        length = 0
+        for m, size in enumerate(sizes):
+            own = slice(starts[m], starts[m + 1])
+            panels[columns[m] : columns[m] + size] = self._words[own] * (-2 / unit)
+            start[columns[m] : columns[m] + size] = self._norms[own] / unit
+            for j in range(m):
+                rows = np.zeros((sizes[j], padded[m]), np.int16)
+                rows[:, :size] = np.rint(self._pairs[starts[j] : starts[j + 1], own] / unit)
+                cross_start[m, j] = length
+                length += rows.size
+                cross.append(rows.ravel())
+        return Tables(
+            panels=panel_layout(panels, total),
+            start=start,
+            cross=np.concatenate(cross) if cross else np.zeros(CHUNK, np.int16),
+            cross_start=cross_start,
+            first=columns[:-1].copy(),
+            padded=padded,
+        )
+
+
+def make_scratch(tables: Tables, beam: int) -> Scratch:
+    """Allocate the work space of one thread."""
+    levels, widest = len(tables.padded), int(tables.padded.max())
+    return Scratch(
+        rows=np.zeros((BLOCK_ROWS, tables.panels.shape[1]), np.float32),
+        own=np.empty((BLOCK_ROWS, widest), np.int32),
+        scores=np.empty(beam * widest, np.int32),
+        minima=np.empty(beam * LANES, np.int32),
+        keys=np.empty(beam, np.int64),
+        base=np.zeros((BLOCK_ROWS, beam), np.int32),
+        labels=np.zeros((BLOCK_ROWS, beam, levels), np.uint8),
+        longer=np.zeros((beam, levels), np.uint8),
+        offsets=np.zeros(levels, np.int64),
+    )
+
+
+class Encoder:
+    """Encodes vectors with given dictionaries; a vector's code never depends on its neighbours.
+
+    Serial, and the kernels release the GIL: call it from as many threads as there are cores.
+    """
+
+    def __init__(self, dictionaries: Dictionaries, beam: int) -> None:
+        if not 1 <= beam <= MAX_BEAM:
+            raise ValueError(f"beam {beam}: expected 1 to {MAX_BEAM}")
+        if not np.isfinite(dictionaries.words).all():
+            raise ValueError("dictionaries have NaN or infinite words")
+        self.dictionaries = dictionaries
+        self.beam = beam
+        layout = dictionaries.layout
+        self._first = word_chooser(dictionaries.part(0)) if layout.wide else None
+        locked = int(layout.wide)
+        self._beam_tables = None
+        if layout.levels > locked:
+            narrow = CodeLayout(layout.words[locked:])
+            self._beam_tables = BeamTables(dictionaries.words[dictionaries.starts[locked] :], narrow)
+
+    def encode(self, x: NDArray[np.generic], out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """Codes (n, width) uint8 of vectors x (n, d) of any real number type, into `out` if given."""
+        x = np.asanyarray(x)
+        if x.ndim != 2 or x.shape[1] != self.dictionaries.dimension:
+            raise ValueError(f"vectors of shape {x.shape}: expected (n, {self.dictionaries.dimension})")
+        shape = (len(x), self.dictionaries.layout.width)
+        codes = np.empty(shape, np.uint8) if out is None else out
+        if codes.shape != shape or codes.dtype != np.uint8:
+            raise ValueError(f"out {codes.dtype}{codes.shape}: expected uint8 {shape}")
+        for first in range(0, len(x), CHUNK_ROWS):
+            chunk = as_rows(x[first : first + CHUNK_ROWS])
+            if chunk.dtype != np.uint8:
+                check_rows(chunk, self.dictionaries.dimension, first)
+            self._encode_chunk(chunk, codes[first : first + len(chunk)])
+        return codes
+
+    def _encode_chunk(self, rows: Rows, codes: NDArray[np.uint8]) -> None:
+        if self._first is not None:
+            labels, _ = self._first.assign(rows)
+            codes[:, 0], codes[:, 1] = labels >> 8, labels & 0xFF
+            codes = codes[:, 2:]
+            rows = rows - self.dictionaries.part(0)[labels]
+        if self._beam_tables is None:
+            return
+        exponents = self._beam_tables.exponents(self._squared_lengths(rows))
+        for exponent in np.unique(exponents):
+            tables = self._beam_tables.tables(int(exponent))
+            chosen = np.flatnonzero(exponents == exponent)
+            part = rows if len(chosen) == len(rows) else rows[chosen]
+            found = np.empty((len(chosen), codes.shape[1]), np.uint8)
+            encode_rows(part, tables, make_scratch(tables, self.beam), found)
+            codes[chosen] = found
+
+    def _squared_lengths(self, rows: Rows) -> NDArray[np.float64]:
+        """‖x‖² of each row, or one bound for all bytes when it needs no coarser unit."""
+        bound = np.full(1, 255.0**2 * rows.shape[1])
+        if (
+            rows.dtype == np.uint8
+            and self._beam_tables is not None
+            and not self._beam_tables.exponents(bound)[0]
+        ):
+            return np.broadcast_to(bound, len(rows))
+        return check_rows(rows, self.dictionaries.dimension)

@@ -1,0 +1,107 @@
+"""The word of a wide first dictionary: nearly always the nearest, without comparing all words.
+
+Words are put into about √K groups by k-means over the words. A row is compared with the centres of all
+groups, then with the words of the nearest PROBES groups. `bench/` reports what that loses in E.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.clustering.distances import BLOCK_ROWS, NearestWord
+from aggtree.engine.clustering.distances_kernels import Rows, copy_rows, multiply_rows
+from aggtree.engine.clustering.kmeans import choose_rows, kmeans
+from aggtree.engine.coding.wide_dictionary_kernels import Groups, GroupScratch, nearest_groups, scan_group
+from aggtree.engine.simd.vector_code import LANES
+
+EXACT_WORDS = 1024
+"""Up to so many words comparing all is as fast."""
+
+PROBES = 12
+GROUP_ITERATIONS = 10
+ITERATIONS = 12
+
+
+class Chooser(Protocol):
+    """Anything that assigns a word to each row."""
+
+    def assign(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Labels (n,) int64 and ‖c‖² − 2 x·c (n,) float32 of contiguous rows (n, d)."""
+
+
+class TwoStage:
+    """Chooses words by their groups; a row's word never depends on the rows around it."""
+
+    def __init__(self, words: NDArray[np.float32], probes: int = PROBES) -> None:
+        count = 2 ** round(np.log2(len(words)) / 2)
+        # The grouping is a function of the words alone: every worker finds the same.
+        rng = np.random.default_rng(0)
+        centres = kmeans(words, choose_rows(words, count, rng), GROUP_ITERATIONS, rng)
+        labels, _ = NearestWord(centres).assign(words)
+        used = np.unique(labels)
+        self._centres = NearestWord(centres[used])
+        self._groups = _lay_out(words, np.searchsorted(used, labels), len(used))
+        self._probes = min(probes, len(used))
+
+    def assign(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Labels (n,) int64 and ‖c‖² − 2 x·c (n,) float32 of contiguous rows (n, d)."""
+        labels = np.zeros(len(rows), np.int64)
+        best = np.full(len(rows), np.inf, np.float32)
+        probes = self._nearest_groups(rows)
+        order = np.argsort(probes.ravel(), kind="stable")
+        members = order // self._probes
+        bounds = np.searchsorted(probes.ravel()[order], np.arange(len(self._groups.first_panel)))
+        widest = int(np.diff(self._groups.first_panel).max()) * LANES
+        scratch = GroupScratch(
+            rows=np.zeros((BLOCK_ROWS, rows.shape[1]), np.float32),
+            scores=np.empty((BLOCK_ROWS, widest), np.float32),
+            minima=np.empty(LANES, np.float32),
+            best=np.empty(BLOCK_ROWS, np.float32),
+            labels=np.empty(BLOCK_ROWS, np.int64),
+        )
+        for group in range(len(bounds) - 1):
+            chosen = members[bounds[group] : bounds[group + 1]]
+            scan_group(rows, chosen, group, self._groups, scratch, best, labels)
+        return labels, best
+
+    def _nearest_groups(self, rows: Rows) -> NDArray[np.int64]:
+        """The nearest groups (n, probes) of each row."""
+        found = np.empty((len(rows), self._probes), np.int64)
+        block = np.empty((BLOCK_ROWS, rows.shape[1]), np.float32)
+        scores = np.empty((BLOCK_ROWS, len(self._centres.start)), np.float32)
+        for first in range(0, len(rows), BLOCK_ROWS):
+            count = copy_rows(rows, first, block)
+            multiply_rows(block, self._centres.panels, self._centres.start, scores)
+            nearest_groups(scores, count, len(self._groups.first_panel) - 1, found[first : first + count])
+        return found
+
+
+def _lay_out(words: NDArray[np.float32], labels: NDArray[np.int64], count: int) -> Groups:
+    """Order words by group, each group padded to whole panels."""
+    panels, start, numbers, first_panel = [], [], [], [0]
+    for group in range(count):
+        members = np.flatnonzero(labels == group)
+        part = NearestWord(words[members])
+        padding = np.zeros(len(part.start) - len(members), np.int64)
+        panels.append(part.panels)
+        start.append(part.start)
+        numbers.append(np.concatenate((members, padding)))
+        first_panel.append(first_panel[-1] + len(part.panels))
+    return Groups(
+        np.concatenate(panels),
+        np.concatenate(start),
+        np.concatenate(numbers),
+        np.asarray(first_panel, np.int64),
+    )
+
+
+def word_chooser(words: NDArray[np.float32], probes: int = PROBES) -> Chooser:
+    """The way to assign words that suits their number; `probes` groups are looked at when there are any."""
+    return NearestWord(words) if len(words) <= EXACT_WORDS else TwoStage(words, probes)
+
+
+def learn_first_dictionary(rows: Rows, size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Words (size, d) of a wide first dictionary: k-means over rows (n, d), assigned as encoding will."""
+    data = rows.astype(np.float32)
+    return kmeans(data, choose_rows(data, size, rng), ITERATIONS, rng, word_chooser)

@@ -1,0 +1,1 @@
+"""What are the true neighbours? Brute force over rows that stream by."""

@@ -1,0 +1,43 @@
+"""Kernels of filters: a bit for each row says whether it may be an answer."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.simd.compiled import kernel
+
+
+class RowBits(NamedTuple):
+    """Which rows of a tree may be answers: bit `first + i` stands for the tree's row i.
+
+    bits : (b,) uint8, read-only, bit n % 8 of byte n // 8; rows beyond them are not allowed
+    first : where the tree's rows begin among those of the whole index
+    """
+
+    bits: NDArray[np.uint8]
+    first: np.uint64
+
+
+@kernel
+def is_allowed(within: RowBits, number: Any) -> Any:
+    """Whether the bit of a row is set; rows beyond the bits are not allowed."""
+    place = np.uint64(number) + within.first
+    byte = np.int64(place >> np.uint64(3))
+    return 0 <= byte < len(within.bits) and ((within.bits[byte] >> np.uint8(place & np.uint64(7))) & 1) != 0
+
+
+@kernel
+def allowed_leaves(
+    ids: NDArray[np.unsignedinteger], within: RowBits, first: int, out: NDArray[np.int64]
+) -> Any:
+    """List the places first, first + 1, ... of the ids that are allowed, as far as `out` reaches.
+
+    Returns the place of the first id that was not looked at, and how many are listed.
+    """
+    found, place = 0, first
+    while place < len(ids) and found < len(out):
+        out[found] = place
+        found += is_allowed(within, ids[place])
+        place += 1
+    return place, found

@@ -1,0 +1,168 @@
+"""Kernels of the sieve: which leaves of a node cannot be near enough, told from sums of bytes.
+
+The distance of a leaf is base + Σ_j t_j(b_j) over the bytes b_j of its record: look-ups of its labels, and
+multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the whole numbers
+floor((t_j - l_j) s), cut to 255, have a sum of at most (bound - base - Σ l_j) s for every leaf within a
+bound. Leaves with a larger sum are left out unscored; the others are scored as ever, so the sieve changes no
+answer. It is used where the processor has instructions for it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.simd.compiled import inlined, kernel
+from aggtree.engine.simd.intrinsics import lowest_bit
+from aggtree.engine.simd.sieve_instructions import NINE, PLANES, SIEVED, sieve_64, sieve_64_of_nine
+from aggtree.engine.simd.vector_code import LANES
+from aggtree.engine.simd.vector_instructions import row_minima
+
+LABELS = 256
+# Leaves below which a node is not worth a look through the sieve.
+SIEVE_ROWS = 12
+# Most leaves sieved before those that passed are listed.
+SIEVE_PIECE = 512
+# The sum that a leaf at the bound has when the tables are made; made again when it has fallen to the other.
+FITTED, WORN = 240, 120
+# Additions in a distance, and in what it is compared with, times the error of one: more than all of them.
+ROUNDING = np.float32(2.0**-19)
+# Sums from here on say nothing.
+FULL = 255
+
+
+class Sieve(NamedTuple):
+    """Byte tables of one level; memory of one thread.
+
+    tables : (p, 256) uint8, p a multiple of PLANES, a table for each byte of a record, zeros beyond
+    lows : (p,) float32, l_j of each label
+    fit : (4,) float32, Σ l_j, Σ of the largest |t_j|, inf where it is not known, the scale, 0 where there are
+        no tables, and the least base of a node so far
+    minima : (LANES,) float32, scratch; masks : (SIEVE_PIECE / SIEVED,) uint64, a bit for each leaf
+    """
+
+    tables: NDArray[np.uint8]
+    lows: NDArray[np.float32]
+    fit: NDArray[np.float32]
+    minima: NDArray[np.float32]
+    masks: NDArray[np.uint64]
+
+
+@kernel
+def _extent(values: NDArray[np.float32], row: int, minima: NDArray[np.float32]) -> tuple[Any, Any]:
+    """The least entry of a row, and the size of the largest."""
+    row_minima(values, row, values.shape[1], minima)
+    low = minima[0]
+    for lane in range(1, LANES):
+        low = min(low, minima[lane])
+    # Sizes of floats order as their bits do, and of whole numbers a vector loop finds the largest.
+    largest = np.int32(0)
+    entries = values[row].view(np.int32)
+    for label in range(LABELS):
+        largest = max(largest, entries[label] & np.int32(0x7FFFFFFF))
+    return low, np.int32(largest).view(np.float32)
+
+
+@kernel
+def _fill_table(table: NDArray[np.uint8], values: Any, low: Any, scale: Any) -> None:
+    for label in range(LABELS):
+        number = (values[label] - low) * scale
+        table[label] = np.uint8(np.int32(number if number < np.float32(FULL) else np.float32(FULL)))
+
+
+@kernel
+def _fill_norm_table(table: NDArray[np.uint8], weight: Any) -> None:
+    for label in range(LABELS):
+        number = weight * np.float32(label)
+        table[label] = np.uint8(np.int32(number if number < np.float32(FULL) else np.float32(FULL)))
+
+
+@inlined
+def reset_sieve(sieve: Sieve) -> None:
+    """Nothing is known of the level that comes."""
+    sieve.fit[0], sieve.fit[1], sieve.fit[2], sieve.fit[3] = 0, np.inf, 0, np.inf
+
+
+@kernel
+def fit_sieve(
+    sieve: Sieve, columns: NDArray[np.float32], norm_bytes: int, suffix: int, step: Any, room: Any
+) -> None:
+    """Make the tables of a level so that a leaf of distance base + room has a sum of about FITTED.
+
+    columns : (>= 256 suffix,) float32, look-ups; step : of a norm
+    """
+    values = columns[: LABELS * suffix].reshape(suffix, LABELS)
+    lowest = np.float32(0)
+    # A corrupt file may hold any step.
+    largest = step * np.float32(1 << 8 * norm_bytes) if step >= 0 else np.float32(np.inf)
+    for row in range(suffix):
+        low, size = _extent(values, row, sieve.minima)
+        sieve.lows[row] = low
+        lowest, largest = lowest + low, largest + size
+    width = room - lowest
+    scale = np.float32(FITTED) / width if 0 < width < np.inf and largest < np.inf else np.float32(0)
+    for byte in range(norm_bytes):
+        _fill_norm_table(sieve.tables[byte], step * np.float32(1 << 8 * byte) * scale)
+    for row in range(suffix):
+        _fill_table(sieve.tables[norm_bytes + row], values[row], sieve.lows[row], scale)
+    sieve.tables[norm_bytes + suffix :] = 0
+    sieve.fit[0], sieve.fit[1], sieve.fit[2] = lowest, largest, scale
+
+
+@inlined
+def sieve_limit(sieve: Sieve, base: Any, bound: Any) -> Any:
+    """The largest sum of a leaf within a bound; -1 if there is none, FULL where the sieve cannot tell."""
+    lowest, largest, scale = sieve.fit[0], sieve.fit[1], sieve.fit[2]
+    room = bound - base - lowest + ROUNDING * (abs(bound) + abs(base) + largest)
+    if room < 0:
+        return np.float32(-1)
+    limit = room * scale + np.float32(1)
+    return limit if scale > 0 and limit < FULL else np.float32(FULL)
+
+
+@inlined
+def sieve_leaves(
+    records: NDArray[np.uint8],
+    place: int,
+    start: int,
+    rows: int,
+    size: int,
+    index: NDArray[np.uint8],
+    sieve: Sieve,
+    limit: Any,
+) -> None:
+    """Note which of the `rows` records from byte `place` on have a sum within the limit, in sieve.masks.
+
+    start : the record that `place` is of, a multiple of SIEVED; its mask is number start / SIEVED
+    At least SIEVE_REACH bytes follow the records of whole SIEVED rows.
+    """
+    rest = size % PLANES
+    # One plane or two are made faster by themselves than by eights.
+    whole = size - rest + (PLANES if rest > 2 else 0)
+    most, first = np.uint8(limit), start // SIEVED
+    for block in range(-(-rows // SIEVED)):
+        record = place + block * SIEVED * size
+        if size == NINE:
+            sieve.masks[first + block] = sieve_64_of_nine(records, record, sieve.tables, most)
+        else:
+            sieve.masks[first + block] = sieve_64(
+                records, record, size, index, sieve.tables, whole, size, most
+            )
+
+
+@inlined
+def near_leaves(masks: NDArray[np.uint64], rows: int, places: NDArray[np.int64]) -> Any:
+    """List which of `rows` records their masks name; return how many.
+
+    Apart from making the masks: to go the wrong way here, which is often, must not stop the sieve.
+    """
+    found = 0
+    for start in range(0, rows, SIEVED):
+        bits = np.int64(masks[start // SIEVED])
+        if rows - start < SIEVED:
+            bits &= (np.int64(1) << (rows - start)) - 1
+        while bits != 0:
+            places[found] = start + lowest_bit(bits)
+            found += 1
+            bits &= bits - 1
+    return found

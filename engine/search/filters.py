@@ -1,0 +1,119 @@
+"""A set of rows that answers must come from, and how far a search must look for them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggtree.engine.params import SearchParams
+from aggtree.engine.scan.filter_kernels import RowBits
+
+WIDENING = 0.25
+LOOK_FURTHER = 4
+"""How much wider the limits are for queries that found too little."""
+
+Search = Callable[[NDArray[Any], SearchParams], tuple[Any, Any]]
+"""Answer and counts of some queries with some limits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """Rows that may be answers.
+
+    bits : (ceil(rows / 8),) uint8, bit i % 8 of byte i // 8 stands for the row i
+    rows : of the source, count : how many are allowed
+    """
+
+    bits: NDArray[np.uint8]
+    rows: int
+    count: int
+
+    @classmethod
+    def of_mask(cls, mask: NDArray[np.bool_]) -> "Filter":
+        """The rows for which a boolean array (rows,) is true."""
+        return cls(np.packbits(mask, bitorder="little"), len(mask), int(np.count_nonzero(mask)))
+
+    @classmethod
+    def of_rows(cls, allowed: NDArray[np.integer], rows: int) -> "Filter":
+        """The given row numbers, in any order; ValueError for one that is not there."""
+        if len(allowed) and not 0 <= int(allowed.min()) <= int(allowed.max()) < rows:
+            wrong = int(allowed.min()) if allowed.min() < 0 else int(allowed.max())
+            raise ValueError(f"within: row {wrong} is not in the index, which has rows 0 to {rows - 1}")
+        mask = np.zeros(rows, np.bool_)
+        mask[allowed] = True
+        return cls.of_mask(mask)
+
+    @property
+    def row_bits(self) -> RowBits:
+        """The bits as kernels take them."""
+        return row_bits(self.bits)
+
+    def among(self, allowed: NDArray[np.uint8]) -> "Filter":
+        """The rows that are also among those whose bit is set in `allowed`, which has a bit for each."""
+        bits = self.bits & allowed[: len(self.bits)]
+        return Filter(bits, self.rows, int(np.bitwise_count(bits).sum()))
+
+    @property
+    def share(self) -> float:
+        """The selectivity: allowed rows among all."""
+        return self.count / self.rows
+
+    @cached_property
+    def allowed(self) -> NDArray[np.int64]:
+        """The allowed rows, ascending, (count,) int64."""
+        used = np.flatnonzero(self.bits)
+        bits = np.unpackbits(self.bits[used], bitorder="little").reshape(-1, 8)
+        byte, bit = np.nonzero(bits)
+        return used[byte] * 8 + bit
+
+
+def row_bits(bits: NDArray[np.uint8]) -> RowBits:
+    """Bits of rows, the first being row 0; of one type, whoever made them."""
+    view = np.asarray(bits).view()
+    view.flags.writeable = False
+    return RowBits(view, np.uint64(0))
+
+
+def widening(share: float) -> float:
+    """How many times more nodes must be kept when only a share of all rows is allowed.
+
+    The k-th allowed neighbour is about the k/share-th of all. Measured on half a million SIFT vectors, R@10
+    of .95 takes 40 nodes of level 1 at a share of 1/2, 56 at 1/20, 85 at 1/100.
+    """
+    return math.pow(1 / share, WIDENING)
+
+
+def widened(params: SearchParams, factor: float) -> SearchParams:
+    """The parameters with all limits, and how far they reach, times a factor; no limit stays none."""
+    limits = tuple(math.ceil(limit * factor) for limit in params.limits)
+    return SearchParams(limits=limits, reach=1 + (params.reach - 1) * factor)
+
+
+def look_further(
+    search: Search,
+    queries: ArrayLike,
+    found: tuple[Any, Any],
+    params: SearchParams,
+    enough: int,
+    largest: int,
+) -> None:
+    """Search again, further each time, for queries that found fewer than `enough`; changes `found` in place.
+
+    found : answer and counts of all queries with `params`. largest : nodes of the largest level; limits that
+    reach it leave nothing to look at.
+    """
+    (ids, distances), counts = found
+    block = np.asarray(queries)
+    block = block[None, :] if block.ndim == 1 else block
+    short = np.flatnonzero(ids[:, enough - 1] < 0)
+    while len(short) and any(0 < limit < largest for limit in params.limits):
+        params = replace(widened(params, LOOK_FURTHER), reach=math.inf)
+        again, more = search(block[short], params)
+        ids[short], distances[short] = again
+        counts.nodes[short] += more.nodes
+        counts.leaves[short] += more.leaves
+        short = short[again.ids[:, enough - 1] < 0]

@@ -1,0 +1,102 @@
+"""Search by inner product and by cosine, with the kernels of squared distances.
+
+Inner product. A query may have any length: it is scaled to 1. Without norms, and with a constant B in their
+place, a search ranks by 1 + B - 2 q·x̂, which is never negative for B >= 2 max ‖x̂‖, and falls as q·x̂ rises.
+The distance returned is -q·x.
+
+Cosine. Vectors were scaled to length 1 when they were encoded, and queries are: the squared distance of two
+such vectors is twice 1 - cos. The distance returned is 1 - cos.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.params import Metric, SearchParams
+from aggtree.engine.scan.first_level import FirstGroups, regions
+from aggtree.engine.search.searcher import Answer, Searcher
+from aggtree.engine.tree.layout import Tree
+
+
+class InnerProductSearcher(Searcher):
+    """Answers queries by their inner product with the reconstructions."""
+
+    def __init__(self, tree: Tree, dictionaries: Dictionaries, **grouping: Any) -> None:
+        super().__init__(tree, dictionaries, **grouping)
+        if self.norm_bytes == 4:
+            raise ValueError("norms of 4 bytes: a tree for inner products has norms of 1 or 2")
+        # Pages of zeros that are only read are all the same page.
+        zeros = np.zeros(len(tree.norms), np.float32)
+        zeros.flags.writeable = False
+        levels = np.zeros_like(tree.norm_low)
+        levels.flags.writeable = False
+        self._scored = self.tree._replace(norms=zeros, norm_low=levels, norm_step=levels)
+        words = (dictionaries.part(number) for number in range(dictionaries.layout.levels))
+        longest = sum(float(np.sqrt(np.vecdot(part, part).max(initial=0))) for part in words)
+        self._base = np.float32(2 * longest)
+        first_columns = self._first.groups or self._first.nodes
+        start = self._words.start.copy()
+        start[:first_columns] = self._base
+        self._words = self._words._replace(start=start)
+        self._regions = regions(self._words, self._first.groups)
+        norms, offsets = np.full_like(self._first.norms, self._base), np.zeros_like(self._first.offsets)
+        norms.flags.writeable = offsets.flags.writeable = False
+        self._first = self._first._replace(norms=norms, offsets=offsets)
+
+    @cached_property
+    def default_params(self) -> SearchParams:
+        """Without a reach: what products are told from is a constant, and their ratios say nothing."""
+        first, *below = super().default_params.limits
+        return SearchParams(limits=(max(1, first // 2), *below))
+
+    def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        return scale_to_length_1(queries)
+
+    def _finish(
+        self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
+    ) -> Answer:
+        ids, distances = answer
+        if lengths is None:
+            return answer
+        # As the kernel adds them: the squared length of a scaled query is 1 but for rounding, 0 for zeros.
+        squares = np.einsum("ij,ij->i", queries, queries, dtype=np.float64).astype(np.float32)
+        found = ids >= 0
+        products = (squares + self._base)[:, None] - np.where(found, distances, 0).astype(np.float64)
+        return Answer(ids, np.where(found, -lengths[:, None] * products / 2, np.inf).astype(np.float32))
+
+
+class CosineSearcher(Searcher):
+    """Answers queries by their angle with reconstructions of vectors of length 1."""
+
+    def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        lengths = scale_to_length_1(queries)
+        if not lengths.all():
+            raise ValueError(
+                f"query {int(np.flatnonzero(lengths == 0)[0])} is all zeros: it has no direction"
+            )
+        return lengths
+
+    def _finish(
+        self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
+    ) -> Answer:
+        return Answer(answer.ids, answer.distances / np.float32(2))
+
+
+def scale_to_length_1(queries: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Scale queries (q, d) in place to length 1, or leave zeros; returns their lengths (q,) float64."""
+    floats = queries.astype(np.float64)
+    lengths: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", floats, floats))
+    queries[:] = floats / np.where(lengths > 0, lengths, 1)[:, None]
+    return lengths
+
+
+def make_searcher(
+    metric: Metric, tree: Tree, dictionaries: Dictionaries, *, groups: FirstGroups | None = None
+) -> Searcher:
+    """The searcher of a tree by its metric."""
+    if metric == "ip":
+        return InnerProductSearcher(tree, dictionaries, groups=groups)
+    return (Searcher if metric == "l2" else CosineSearcher)(tree, dictionaries, groups=groups)

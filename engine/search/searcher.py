@@ -1,0 +1,378 @@
+"""Search in an A-Tree: level by level, keeping the nearest nodes of each.
+
+Level 1 scores every node, keeps the `limits[0]` nearest, scans their leaves and scores their children;
+of these it keeps the `limits[1]` nearest at level 2, and so on. The distance to a node or a leaf with
+reconstruction x̂ is ‖q‖² + ‖x̂‖² - 2 q·x̂, where ‖x̂‖² is stored and q·x̂ is a sum of one look-up per label.
+
+A `Searcher` may be used from several threads at once.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.params import SearchParams
+from aggtree.engine.scan.filter_kernels import RowBits
+from aggtree.engine.scan.first_level import (
+    ONE_STAGE,
+    REGIONS,
+    FirstGroups,
+    group_probes,
+    group_reach,
+    padded,
+    prepare,
+    regions,
+)
+from aggtree.engine.scan.first_level_kernels import LEAST, FirstScratch
+from aggtree.engine.scan.leaf_kernels import LeafParts
+from aggtree.engine.scan.search_plan import LABELS, SCORED, Scratch, SearchPlan
+from aggtree.engine.scan.sieve import empty_sieve, sieve_index
+from aggtree.engine.scan.table_kernels import DIMENSION_STEP, FEW, LookUpWords, look_up_tables
+from aggtree.engine.scan.top_k_kernels import Best
+from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
+from aggtree.engine.search.search_kernels import search_tree
+from aggtree.engine.simd.intrinsics import compiled_entry
+from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
+from aggtree.engine.simd.vector_code import LANES
+from aggtree.engine.tree.layout import Tree, check_tree, record_sizes
+
+# Floats of the look-up tables of one block of queries: they stay in the second-level cache.
+BLOCK_FLOATS = 1 << 17
+# Room for ranks of first-level nodes of the queries whose groups are scored together; a query uses a third.
+FIRST_RANKS = 1 << 19
+MAX_LEVEL_NODES = 2**32
+# Nodes a list may hold beyond what is kept.
+ROOM = 8192
+# Different limits and k whose scratch memory is kept.
+MAX_PLANS = 8
+# Of nodes of level 1 behind a wide first dictionary.
+REACH = 1.27
+
+
+class SearchCounts(NamedTuple):
+    """How much each query looked at.
+
+    nodes, leaves : (q,) int64, scored
+    """
+
+    nodes: NDArray[np.int64]
+    leaves: NDArray[np.int64]
+
+
+class Answer(NamedTuple):
+    """Answers nearest first: ids (q, k) int64, squared distances (q, k) float32, padded with -1 and inf."""
+
+    ids: NDArray[np.int64]
+    distances: NDArray[np.float32]
+
+
+def default_search(first_words: int) -> SearchParams:
+    """Parameters for a tree behind a first dictionary of so many words.
+
+    They follow the words and not the leaves: with more leaves below the same words the nearest neighbour is
+    nearer, and found in no more of them. R@100 on half a million real SIFT vectors behind 1024 words is .978
+    with 64 nodes of level 1 within reach, of which 25 are left; on a hundred million generated ones behind
+    65,536 words, .906 with 100, of which 49 are left, and at most .95. Without a reach that takes 37 and 75.
+    Widths in between are interpolated. Behind a narrow first dictionary the second level does the work.
+    """
+    if first_words <= LABELS:
+        return SearchParams(limits=(32, 512))
+    first, below = round(64 * (first_words / 1024) ** (1 / 9)), 1024 if first_words < 32_768 else 512
+    return SearchParams(limits=(max(48, first), below), reach=REACH)
+
+
+class Searcher:
+    """Answers queries from a tree and the dictionaries it was built with.
+
+    The tree's arrays may be memory maps; they are read and never copied, but for the labels of level 1.
+    one_stage : level-1 nodes that are all scored by each query; more are grouped, see `first_level`
+    groups : of this tree's level-1 nodes, if they were made before
+    sieve : whether to sieve leaves before they are scored where the processor can; no answer depends on it
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        dictionaries: Dictionaries,
+        *,
+        one_stage: int = ONE_STAGE,
+        groups: FirstGroups | None = None,
+        sieve: bool = True,
+    ) -> None:
+        layout = dictionaries.layout
+        self.norm_bytes = check_tree(tree, layout)
+        self.dictionaries = dictionaries
+        largest = int(np.diff(tree.level_start).max())
+        if largest >= MAX_LEVEL_NODES:
+            raise ValueError(f"{largest} nodes in a level: expected fewer than 2**32, use a larger bucket")
+        # A private copy: the check of its values must still hold when they are used.
+        private = tree._replace(first_labels=tree.first_labels.copy())
+        self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
+        self._scored = self.tree  # what queries are compared with
+        self._sizes = record_sizes(layout, self.norm_bytes)
+        self._sieved = sieve and CAN_SIEVE
+        self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
+        self._regions = regions(self._words, self._first.groups)
+        self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[Scratch]]] = {}
+        self._entries: dict[bool, Callable[..., None]] = {}
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """The tree."""
+        return (self.tree,)
+
+    @property
+    def leaves(self) -> int:
+        """How many vectors there are."""
+        return len(self.tree.ids)
+
+    @property
+    def level_nodes(self) -> NDArray[np.int64]:
+        """Nodes of level 0..M, (M + 1,) int64."""
+        return np.diff(self.tree.level_start)
+
+    @cached_property
+    def default_params(self) -> SearchParams:
+        """The parameters used when a call names no limits."""
+        return default_search(self.dictionaries.layout.words[0])
+
+    def search(
+        self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
+    ) -> Answer:
+        """Find the k nearest leaves of one query (d,) or several (q, d).
+
+        Returns ids (q, k) int64 and squared distances (q, k) float32, nearest first and equal ones by id;
+        where fewer than k were found, -1 and inf.
+        """
+        return self.search_with_counts(queries, k, params, threads)[0]
+
+    def search_with_counts(
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        within: RowBits | None = None,
+    ) -> tuple[Answer, SearchCounts]:
+        """The same, and how many nodes and leaves each query scored.
+
+        within : which ids may be answers; see `filter.Filter`
+        """
+        block, count = check_queries(queries, self.dictionaries.dimension, k)
+        if threads < 1:
+            raise ValueError(f"threads {threads}: expected 1 or more")
+        lengths = self._scale(block[:count, : self.dictionaries.dimension])
+        chosen = params if params is not None and params.limits else self.default_params
+        plan, spare = self._plans.get((chosen, k)) or self._make_plan(chosen, k)
+        ids = np.empty((count, k), np.int64)
+        distances = np.empty((count, k), np.float32)
+        visits = np.empty((count, 2), np.int64)
+        asked, places = self._near_each_other(block, count)
+        tiles = len(block) // TILE_ROWS
+        if min(threads, tiles) <= 1:
+            self._answer(plan, spare, asked, within, ids, distances, visits)
+        else:
+            ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
+            with ThreadPoolExecutor(threads) as pool:
+                done = [
+                    pool.submit(
+                        self._answer,
+                        plan,
+                        spare,
+                        asked[start:stop],
+                        within,
+                        ids[start:stop],
+                        distances[start:stop],
+                        visits[start:stop],
+                    )
+                    for start, stop in pairwise(ends)
+                    if start < stop
+                ]
+            for one in done:
+                one.result()
+        if places is not None:
+            ids, distances, visits = ids[places], distances[places], visits[places]
+        units = block[:count, : self.dictionaries.dimension]
+        return self._finish(Answer(ids, distances), units, lengths), SearchCounts(visits[:, 0], visits[:, 1])
+
+    def _near_each_other(
+        self, block: NDArray[np.float32], count: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+        """The queries, of a large batch near ones after each other, and where each one is then.
+
+        They look into the same nodes, which the first of them has brought into the cache.
+        """
+        if self._regions is None or count < REGIONS:
+            return block, None
+        tables, squares = np.empty((len(block), REGIONS), np.float32), np.empty(len(block), np.float32)
+        look_up_tables(block, self._regions, tables, squares)
+        order = np.argsort(tables[:count].argmin(axis=1), kind="stable")
+        asked, places = block.copy(), np.empty(count, np.int64)
+        asked[:count], places[order] = block[order], np.arange(count)
+        return asked, places
+
+    def allowed_vectors(self, within: RowBits, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids (r,) and reconstructions (r, d) of all leaves that are allowed, at most `count`."""
+        return self._vectors(find_leaves(self.tree, within, count))
+
+    def sampled_vectors(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids (r,), ascending, and reconstructions (r, d) of at most `count` leaves spread over the tree."""
+        ids, vectors = self._vectors(np.unique(np.linspace(0, self.leaves - 1, count).astype(np.int64)))
+        order = np.argsort(ids)
+        return ids[order], vectors[order]
+
+    def _vectors(self, leaves: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        found = leaf_vectors(self.tree, self.dictionaries, self.norm_bytes, leaves)
+        return self.tree.ids[leaves].astype(np.int64), found
+
+    def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        """Bring queries (q, d) in place to what the tree is searched for; returns what `_finish` needs."""
+        return None
+
+    def _finish(
+        self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
+    ) -> Answer:
+        """The answer in the metric of the index."""
+        return answer
+
+    def _answer(
+        self,
+        plan: SearchPlan,
+        spare: list[Scratch],
+        queries: NDArray[np.float32],
+        within: RowBits | None,
+        ids: NDArray[np.int64],
+        distances: NDArray[np.float32],
+        visits: NDArray[np.int64],
+    ) -> None:
+        """Answer queries on this thread, with scratch memory that no other thread uses meanwhile."""
+        scratch = spare.pop() if spare else _make_scratch(plan, self._words)
+        arguments = (self._scored, plan, self._words, queries, scratch, within, ids, distances, visits)
+        entry = self._entries.get(within is None)
+        if entry is None:
+            entry = self._entries[within is None] = compiled_entry(search_tree, arguments)
+        entry(*arguments)
+        spare.append(scratch)
+
+    def _make_plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[Scratch]]:
+        """What calls with these parameters and k share, and their spare scratch memory."""
+        wanted = np.array(params.per_level(self.dictionaries.layout.levels), np.int64)
+        there = np.maximum(np.diff(self.tree.level_start)[1:], 1)
+        kept = np.where(wanted == 0, there, np.minimum(wanted, there))
+        # An exact cut leaves `kept`, a cut while filling up to a quarter more: there must be room to go on,
+        # and with room for all children of as many nodes as are usually kept, they are cut once.
+        plan = SearchPlan(
+            limits=kept,
+            reach=np.float32(params.reach),
+            room=2 * kept + ROOM,
+            record_sizes=self._sizes,
+            norm_bytes=self.norm_bytes,
+            first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
+            k=min(k, len(self.tree.ids)),
+            first=self._first,
+            probes=group_probes(self._first, int(kept[0]), params.reach),
+            group_reach=np.float32(group_reach(self._first, int(kept[0]), params.reach)),
+            sieved=self._sieved,
+            sieve_index=sieve_index(self._sizes),
+        )
+        if len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+        self._plans[params, k] = plan, []
+        return self._plans[params, k]
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A plain read-only view, so that memory maps and arrays share one compiled kernel."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
+    columns, room, answers = words.rows.shape[1], int(plan.room.max()), plan.k + plan.k // 2 + 64
+    block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
+    return Scratch(
+        tables=np.empty((block, columns), np.float32),
+        squares=np.empty(block, np.float32),
+        first=_first_scratch(plan, block),
+        nodes=_empty_list(room),
+        children=_empty_list(room),
+        answers=_empty_list(answers),
+        spare=_empty_list(max(room, answers)),
+        bins=np.empty(max(room, answers) + 1, np.int32),
+        ranges=np.empty((room, 4), np.int64),
+        values=np.empty(SCORED, np.float32),
+        places=np.empty(SCORED, np.int64),
+        parts=LeafParts(
+            places=np.empty(SCORED + 1, np.int64),
+            leaves=np.empty(SCORED + 1, np.int64),
+            records=np.empty(SCORED + 1, np.int64),
+            bases=np.empty(SCORED + 1, np.float32),
+        ),
+        sieve=empty_sieve(int(plan.record_sizes.max())),
+    )
+
+
+def _first_scratch(plan: SearchPlan, block: int) -> FirstScratch:
+    first, probes = plan.first, max(1, plan.probes)
+    # All columns of a group are ranked behind the nodes before it; a file may have any number of empty ones.
+    widest = int(np.diff(first.group_start).max(initial=0))
+    scored = int(np.sort(first.members)[::-1][:probes].sum()) if first.groups else first.nodes
+    entries = padded(max(scored, first.groups), LANES)
+    together = max(1, min(block, FIRST_RANKS // (entries + widest))) if first.groups else 1
+    return FirstScratch(
+        ranks=np.empty((together, entries + widest), np.int32),
+        places=np.empty(entries, np.int64),
+        columns=np.empty(entries, np.int64),
+        minima=np.empty(LEAST, np.int32),
+        queries=np.empty((together, padded(first.words.shape[1], DIMENSION_STEP)), np.int8),
+        units=np.empty(together, np.float32),
+        sums=np.empty(together, np.int32),
+        groups=_empty_list(2 * probes + 64),
+        chosen=np.empty((together, probes), np.int64),
+        counts=np.empty(together, np.int64),
+        starts=np.empty((together, probes + 1), np.int64),
+        near=np.empty((together, int(plan.limits[0])), np.uint64),
+        near_counts=np.empty(together, np.int64),
+        pairs=np.empty((together * probes, 2), np.int64),
+        ends=np.empty(first.groups + 1, np.int64),
+        no_names=np.empty(0, np.uint64),
+    )
+
+
+def _empty_list(room: int) -> Best:
+    return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
+
+
+def check_queries(queries: ArrayLike, dimension: int, k: int) -> tuple[NDArray[np.float32], int]:
+    """Queries as float32, filled up to whole tiles, and how many there are; ValueError says what is wrong."""
+    block = np.asarray(queries)
+    if k < 1:
+        raise ValueError(f"k {k}: expected 1 or more")
+    if block.dtype.kind not in "uif":
+        raise ValueError(f"queries of type {block.dtype}: expected integers or floats")
+    if block.ndim == 1:
+        block = block[None, :]
+    if block.ndim != 2 or block.shape[1] != dimension:
+        raise ValueError(f"queries of shape {np.shape(queries)}: expected ({dimension},) or (q, {dimension})")
+    count = len(block)
+    if count == 0:
+        raise ValueError("no queries: expected at least one row")
+    rows = count if count <= FEW else padded(count, TILE_ROWS)
+    floats = np.zeros((rows, padded(dimension, DIMENSION_STEP)), np.float32)
+    if block.dtype.kind == "f" and block.dtype.itemsize > floats.itemsize:
+        with np.errstate(over="ignore"):
+            floats[:count, :dimension] = block
+    else:
+        floats[:count, :dimension] = block
+    if block.dtype.kind == "f" and not np.isfinite(floats).all():
+        row = int(np.flatnonzero(~np.isfinite(floats).all(axis=1))[0])
+        raise ValueError(f"query {row} holds NaN, infinity or a number too large for float32")
+    return floats, count

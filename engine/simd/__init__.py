@@ -1,0 +1,1 @@
+"""How does vector code reach the processor? The kernel decorator, its cache, LLVM vector code."""

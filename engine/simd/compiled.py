@@ -1,0 +1,51 @@
+"""The one decorator of every numba kernel.
+
+Rules for kernels (modules named `*_kernels.py`):
+
+- serial and `nogil`: threads and processes come from above, so a kernel never starts any;
+- the caller allocates; a kernel writes into the arrays it is given. numba's runtime is off, so an array
+  made in a kernel does not compile, and no references are counted: with it, each call of a kernel of a
+  query counts up and down some fifty arrays, which takes longer than to score a small node;
+- no bounds are checked here, so callers validate shapes, offsets and labels before the call;
+- floating point may be contracted into fused multiply-adds but not re-ordered, so that a row's result
+  does not depend on the block it is computed in;
+- each kernel has a brute-force twin in `tests/naive.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+from aggtree.engine.simd.kernel_cache import KernelCache
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract"},
+    "boundscheck": False,
+    "_nrt": False,
+}
+
+
+def _compiled(function: Function, **options: Any) -> Function:
+    dispatcher: Any = numba.njit(**OPTIONS, **options)(function)
+    if hasattr(dispatcher, "_cache"):  # a plain function where numba is switched off
+        dispatcher._cache = KernelCache(function)
+    return cast(Function, dispatcher)
+
+
+def kernel(function: Function) -> Function:
+    """Compile `function` on first call and cache the machine code on disk."""
+    return _compiled(function)
+
+
+def inlined(function: Function) -> Function:
+    """The same for a kernel that is made part of each kernel that calls it.
+
+    A call hands over every array of every tuple by itself, some seven words each, on the stack: for a kernel
+    that takes the tree and the scratch memory that is as much work as to sieve a hundred leaves.
+    """
+    return _compiled(function, forceinline=True)

@@ -1,0 +1,1 @@
+"""How are dictionaries learned? Dictionary Annealing, offline and online, and measures of its codes."""

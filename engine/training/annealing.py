@@ -1,0 +1,400 @@
+"""Dictionary Annealing: learn dictionaries offline from a sample, or online from a stream.
+
+Equation ↔ function: heat and cool are `cooling.kmeans_round`, cooling all dictionaries at once is
+`cooling.joint_round`, multi-path encoding is `encoding.Encoder`. A wide first dictionary is learned
+first by k-means, from the first rows or beforehand by a `FirstDictionaryTrainer`, and locked; the others
+are annealed on x − c_1(i_1).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.clustering.distances import as_rows, check_rows
+from aggtree.engine.clustering.distances_kernels import Rows
+from aggtree.engine.coding.encoding import CHUNK_ROWS, Encoder
+from aggtree.engine.coding.wide_dictionary import Chooser, learn_first_dictionary, word_chooser
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
+from aggtree.engine.training.annealing_state import OnlineState, norm_ranges, pack_state, unpack_state
+from aggtree.engine.training.cooling import (
+    JOINT_ROWS_PER_WORD,
+    Encode,
+    Map,
+    Narrow,
+    descending_variance,
+    distortion,
+    encode_blocks,
+    heat,
+    joint_round,
+    kmeans_round,
+    residual_start,
+    temperature,
+    word_order,
+)
+from aggtree.engine.training.mixing import MIXED_ROWS_PER_WORD, leading_axes, mixed_round
+
+RIDGE = 1.0
+"""Pull towards the present word, in rows, of every joint round."""
+
+FAST_BATCHES = 20
+"""Online batches before the past gets weight: old statistics would carry old assignments."""
+
+MAX_RISE = 0.002
+"""A batch may raise the error of remembered rows by this fraction; a step beyond it is cut."""
+
+STEPS = (1.0, 0.5, 0.25, 0.125)
+"""Fractions of a batch's step that are tried before it is given up."""
+
+Progress = Callable[[int, float], None]
+
+
+class DictionaryAnnealing:
+    """Learns dictionaries, encodes and decodes with them.
+
+    >>> trainer = DictionaryAnnealing(dictionaries=8, words=256, beam=10, seed=0).fit(x)
+    >>> codes = trainer.encode(y)
+
+    words : size of every dictionary, or a sequence of sizes. See `AnnealingParams` for the rest.
+    Same rows, parameters and seed give the same bytes, whatever `map` runs the blocks.
+    """
+
+    def __init__(
+        self,
+        dictionaries: int | None = None,
+        words: int | Sequence[int] = 256,
+        beam: int = 10,
+        seed: int = 0,
+        *,
+        rounds: int = AnnealingParams.rounds,
+        tolerance: float = AnnealingParams.tolerance,
+        cooling: Cooling = AnnealingParams.cooling,
+    ) -> None:
+        self.params = AnnealingParams(
+            words=dictionary_sizes(dictionaries, words),
+            beam=beam,
+            seed=seed,
+            rounds=rounds,
+            tolerance=tolerance,
+            cooling=cooling,
+        )
+        self._layout = CodeLayout(self.params.words)
+        self._first: NDArray[np.float32] | None = None
+        self._chooser: Chooser | None = None
+        self._narrow: Narrow | None = None
+        self._codes: NDArray[np.uint8] | None = None
+        self._online = OnlineState.empty()
+        self._encoder: Encoder | None = None
+        self._history: list[float] = []
+
+    @property
+    def dictionaries(self) -> Dictionaries:
+        """What was learned so far."""
+        if self._narrow is None:
+            raise ValueError("no dictionaries yet: call fit or partial_fit first")
+        words = (
+            self._narrow.words if self._first is None else np.concatenate((self._first, self._narrow.words))
+        )
+        return Dictionaries(words, self._layout)
+
+    @property
+    def norm_ranges(self) -> NDArray[np.float32]:
+        """(M + 1, 2) float32, least and largest ‖x̂‖² − ‖prefix of l words‖² of the training sample."""
+        return norm_ranges(self.dictionaries, self.encode(self._online.sample))
+
+    @property
+    def distortions(self) -> tuple[float, ...]:
+        """E of the training rows at the start and after every round; online, E of each batch on arrival."""
+        return tuple(self._history)
+
+    def fit(
+        self,
+        x: NDArray[np.generic],
+        *,
+        start: Dictionaries | None = None,
+        first: NDArray[np.float32] | None = None,
+        resume: bool = False,
+        map: Map = map,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learn from vectors x (n, d), from scratch or by annealing the dictionaries `start`.
+
+        first : words (K_1, d) of a wide first dictionary learned elsewhere; otherwise it is learned from x.
+        resume : go on after the last round of a fit that was cut short, with the same arguments.
+        progress : called with 0 and E at the start, then after every round with its number and E; the
+            trainer's state at these moments can be resumed.
+        Rounds end after `rounds`, or when one without noise lowers E by less than `tolerance`.
+        """
+        if resume:
+            rows, residue = self._go_on(x, map)
+        else:
+            self._history.clear()
+            self._online = OnlineState.empty()
+            if start is None:
+                self._narrow, self._first = None, first
+                rows = self._check_batch(x, None if first is None else first.shape[1])
+                residue = self._start(rows, map)
+            else:
+                rows = self._check_batch(x, start.dimension)
+                residue = self._adopt(start, rows, map)
+            self._codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
+            self._record(residue, self._codes, progress)
+        self._anneal(residue, start is None, map, progress)
+        self._online = self._online.remember(rows, self._rng(0))
+        self._codes = None
+        self._encoder = None
+        return self
+
+    def partial_fit(self, batch: NDArray[np.generic], *, map: Map = map) -> Self:
+        """Go on learning from one batch (n, d) of a stream, about 100,000 vectors: one round of cooling.
+
+        Rows of earlier batches are remembered in a small sample. A batch that would raise their
+        error is taken in smaller steps, or not at all; one of few rows is mixed: neither spoils anything.
+        """
+        fresh = self._narrow is None
+        rows = self._check_batch(batch, None if self._narrow is None else self._narrow.words.shape[1])
+        rng = self._rng(1 + self._online.batches)
+        residue = self._start(rows, map) if fresh else self._residue(rows, map)
+        codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
+        self._record(residue, codes)
+        if fresh and codes.shape[1] and not self._scarce(residue):
+            self._update(residue, codes, rng, map)
+        accepted = fresh or self._guarded_update(residue, codes, rng, map)
+        self._online = self._online.after_batch(rows, accepted, rng)
+        self._encoder = None
+        return self
+
+    def encode(self, y: NDArray[np.generic]) -> NDArray[np.uint8]:
+        """Codes (n, width) uint8 of vectors y (n, d)."""
+        if self._encoder is None:
+            self._encoder = Encoder(self.dictionaries, self.params.beam)
+        return self._encoder.encode(y)
+
+    def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Reconstructions (n, d) float32 of codes (n, width)."""
+        return self.dictionaries.decode(codes)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything `from_state` needs to go on bit for bit, as named arrays."""
+        return pack_state(self.params, self._first, self._narrow, self._online, self._history, self._codes)
+
+    @classmethod
+    def from_state(cls, state: dict[str, NDArray[np.generic]]) -> "DictionaryAnnealing":
+        """The trainer that `state` was taken from."""
+        params, first, words, online, history, codes = unpack_state(state)
+        trainer = cls(
+            words=params.words,
+            beam=params.beam,
+            seed=params.seed,
+            rounds=params.rounds,
+            tolerance=params.tolerance,
+            cooling=params.cooling,
+        )
+        trainer._first = first
+        trainer._narrow = None if words is None else Narrow(words, trainer._narrow_layout())
+        trainer._online = online
+        trainer._history = history
+        trainer._codes = codes
+        return trainer
+
+    def _rng(self, stage: int) -> np.random.Generator:
+        return np.random.default_rng((self.params.seed, stage))
+
+    def _narrow_layout(self) -> CodeLayout:
+        return CodeLayout(self.params.words[int(self._layout.wide) :])
+
+    def _narrow_or_fail(self) -> Narrow:
+        if self._narrow is None:
+            raise ValueError("no dictionaries yet: call fit or partial_fit first")
+        return self._narrow
+
+    def _check_batch(self, x: NDArray[np.generic], dimension: int | None) -> Rows:
+        """Contiguous rows of x, or one clear error."""
+        rows = as_rows(np.asanyarray(x))
+        if rows.shape[1] == 0:
+            raise ValueError("vectors have no dimensions")
+        check_rows(rows, rows.shape[1] if dimension is None else dimension)
+        largest = max(self.params.words[int(self._first is not None) :], default=0)
+        if self._narrow is None and len(rows) < largest:
+            raise ValueError(f"{len(rows)} vectors cannot train {largest} words: give more or ask for fewer")
+        return rows
+
+    def _go_on(self, x: NDArray[np.generic], map_: Map) -> tuple[Rows, Rows]:
+        """The rows and the residue of a fit that was cut short."""
+        if self._codes is None:
+            raise ValueError("no fit was cut short: nothing to resume")
+        rows = self._check_batch(x, self._narrow_or_fail().words.shape[1])
+        if len(rows) != len(self._codes):
+            raise ValueError(f"{len(rows)} vectors: the fit to resume had {len(self._codes)}")
+        return rows, self._residue(rows, map_)
+
+    def _start(self, rows: Rows, map_: Map) -> Rows:
+        """Learn first dictionaries from scratch; returns the rows the narrow ones are annealed on."""
+        rng = self._rng(0)
+        self._chooser = None
+        if self._first is not None and not self._layout.wide:
+            raise ValueError(f"no wide first dictionary in sizes {self.params.words}: give no first words")
+        if self._first is not None and len(self._first) != self.params.words[0]:
+            raise ValueError(f"{len(self._first)} first words: expected {self.params.words[0]} words")
+        if self._layout.wide and self._first is None:
+            self._first = learn_first_dictionary(rows, self.params.words[0], rng)
+        residue = self._residue(rows, map_)
+        layout = self._narrow_layout()
+        if layout.levels:
+            self._narrow = residual_start(residue, layout, rng)
+        else:
+            self._narrow = Narrow(np.zeros((0, rows.shape[1]), np.float32), layout)
+        return residue
+
+    def _adopt(self, start: Dictionaries, rows: Rows, map_: Map) -> Rows:
+        if start.layout.words != self.params.words:
+            raise ValueError(
+                f"start has dictionaries of sizes {start.layout.words}, expected {self.params.words}"
+            )
+        locked = int(self._layout.wide)
+        self._first, self._chooser = (start.part(0).copy() if locked else None), None
+        self._narrow = Narrow(start.words[start.starts[locked] :].copy(), self._narrow_layout())
+        return self._residue(rows, map_)
+
+    def _residue(self, rows: Rows, map_: Map) -> Rows:
+        """What a wide first dictionary leaves over; the rows themselves without one."""
+        if self._first is None:
+            return rows
+        if self._chooser is None:
+            self._chooser = word_chooser(self._first)
+        words, chooser = self._first, self._chooser
+        residue = np.empty(rows.shape, np.float32)
+
+        def subtract(start: int) -> None:
+            here = slice(start, start + CHUNK_ROWS)
+            residue[here] = rows[here] - words[chooser.assign(rows[here])[0]]
+
+        for _ in map_(subtract, range(0, len(rows), CHUNK_ROWS)):
+            pass
+        return residue
+
+    def _encode_narrow(self, narrow: Narrow, residue: Rows, map_: Map) -> NDArray[np.uint8]:
+        if narrow.layout.levels == 0:
+            return np.empty((len(residue), 0), np.uint8)
+        return encode_blocks(narrow, residue, self.params.beam, map_)
+
+    def _encode_by(self, map_: Map) -> Encode:
+        return lambda narrow, rows: self._encode_narrow(narrow, rows, map_)
+
+    def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
+        """Rounds of cooling until one gains too little; `shake` heats the early ones.
+
+        Rows too few for joint cooling are mixed, or leave existing dictionaries as they are.
+        """
+        if self._scarce(residue):
+            if shake:
+                self._anneal_mixed(residue, map_, progress)
+            return
+        shake = shake and self.params.cooling == "joint"
+        rounds = self.params.rounds if self._narrow_or_fail().layout.levels else 0
+
+        def degree(number: int) -> float:
+            return temperature(number, rounds) if shake else 0.0
+
+        for number in range(len(self._history) - 1, rounds):
+            if number and degree(number - 1) == 0 and self._settled():
+                return
+            codes, rng = self._codes, self._rng(number)
+            if codes is None or (number and self.params.cooling == "joint"):
+                codes = self._encode_narrow(heat(self._narrow_or_fail(), degree(number), rng), residue, map_)
+            self._codes = self._update(residue, codes, rng, map_)
+            self._record(residue, self._codes, progress)
+
+    def _anneal_mixed(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
+        """Rounds of cooling on mixtures of too few rows; E of the rows themselves is no reason to stop."""
+        layout = self._narrow_or_fail().layout
+        if len(residue) < MIXED_ROWS_PER_WORD * max(layout.words):
+            return
+        space = leading_axes(residue, float(np.log2(layout.words).sum()))
+        flat, encode = space.project(residue), self._encode_by(map_)
+        for number in range(len(self._history) - 1, self.params.rounds):
+            self._narrow = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number))
+            self._codes = self._sort(encode(self._narrow, residue))
+            self._record(residue, self._codes, progress)
+
+    def _mixed(self, narrow: Narrow, residue: Rows, rng: np.random.Generator, map_: Map) -> Narrow:
+        """The dictionaries after a round on mixtures of a batch of few rows; of very few, as they were."""
+        if len(residue) < MIXED_ROWS_PER_WORD * max(narrow.layout.words):
+            return narrow
+        space = leading_axes(residue, float(np.log2(narrow.layout.words).sum()))
+        return mixed_round(narrow, space.project(residue), space, self._encode_by(map_), rng)
+
+    def _scarce(self, rows: Rows) -> bool:
+        """Whether these rows are too few to cool all words jointly."""
+        words = len(self._narrow_or_fail().words)
+        return self.params.cooling == "joint" and len(rows) < JOINT_ROWS_PER_WORD * words
+
+    def _record(self, residue: Rows, codes: NDArray[np.uint8], progress: Progress | None = None) -> None:
+        self._history.append(distortion(self._narrow_or_fail(), residue, codes))
+        if progress is not None:
+            progress(len(self._history) - 1, self._history[-1])
+
+    def _settled(self) -> bool:
+        before, now = self._history[-2:]
+        return before - now <= self.params.tolerance * before
+
+    def _update(
+        self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
+    ) -> NDArray[np.uint8]:
+        """One round of cooling; returns the codes in the new order of dictionaries."""
+        self._narrow, codes = self._cool(residue, codes, RIDGE, rng, map_)
+        return self._sort(codes)
+
+    def _cool(
+        self, residue: Rows, codes: NDArray[np.uint8], weight: float, rng: np.random.Generator, map_: Map
+    ) -> tuple[Narrow, NDArray[np.uint8]]:
+        """The narrow dictionaries after a round of cooling, and the codes they were fitted to.
+
+        weight : pull of each word towards where it is in joint cooling, in rows.
+        """
+        narrow = self._narrow_or_fail()
+        if self.params.cooling == "joint":
+            return joint_round(narrow, residue, codes, np.full(len(narrow.words), weight), rng), codes
+        return kmeans_round(narrow, residue, codes, rng, self._encode_by(map_))
+
+    def _sort(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Put dictionaries, and these codes, into descending variance: beam and tree depend on it."""
+        narrow = self._narrow_or_fail()
+        order = descending_variance(narrow, codes)
+        self._narrow = narrow.with_words(np.ascontiguousarray(narrow.words[word_order(narrow, order)]))
+        return np.ascontiguousarray(codes[:, order])
+
+    def _guarded_update(
+        self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
+    ) -> bool:
+        """One round on a batch, undone as far as it raises the error of remembered rows.
+
+        A batch of few rows is mixed: words fitted to the rows themselves would describe their noise.
+        """
+        before = self._narrow_or_fail()
+        if before.layout.levels == 0:
+            return True
+        known = self._residue(self._online.sample, map_)
+
+        def error(narrow: Narrow) -> float:
+            return distortion(narrow, known, self._encode_narrow(narrow, known, map_))
+
+        allowed = (1 + MAX_RISE) * error(before)
+        age = max(0, self._online.batches - FAST_BATCHES) / FAST_BATCHES
+        past = age * len(residue) / max(self.params.words[-1], 1)
+        if self._scarce(residue):
+            target = self._mixed(before, residue, rng, map_)
+        else:
+            target, codes = self._cool(residue, codes, RIDGE + past, rng, map_)
+        # k-means knows no pull of the past: its step is cut as much as the past weighs.
+        most = 1.0 if self.params.cooling == "joint" else 1 / (1 + age)
+        for step in STEPS:
+            change = np.float32(step * most) * (target.words - before.words)
+            self._narrow = before.with_words(before.words + change)
+            self._sort(codes)
+            if error(self._narrow_or_fail()) <= allowed:
+                return step == STEPS[0]
+        self._narrow = before
+        return False

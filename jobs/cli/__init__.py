@@ -1,0 +1,1 @@
+"""What does the user type and read? The command line, its options and its tables."""

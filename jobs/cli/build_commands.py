@@ -1,0 +1,128 @@
+"""The commands that build: `plan`, `build`, and its stages `train`, `encode` and `tree`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aggtree.jobs.cli.options import given_options, ids_option, recipe_options, run_options
+from aggtree.jobs.running.job_run import RunOptions
+
+index_argument = click.argument("index", type=click.Path(path_type=Path))
+
+
+@click.command()
+@click.argument("source")
+@index_argument
+@recipe_options
+@run_options
+@ids_option
+@click.option("--replace", is_flag=True, help="Build anew beside what INDEX holds, and take its place.")
+@click.option("--repair", is_flag=True, help="Verify a finished index, and make again what is damaged.")
+def build(source: str, index: Path, **options: Any) -> None:
+    """Build the index of SOURCE in the directory INDEX.
+
+    Run again after an interruption, the same command continues where it stopped.
+
+    \b
+    Examples:
+      aggtree build base.bvecs sift.index --memory 1GiB
+      aggtree build synthetic:sift?rows=20000000 big.index --workers 2
+      aggtree build base.npy my.index --ids ids.npy
+      aggtree build joined:old.npy,new.npy new.index --dictionaries old.index --continue
+      aggtree build s3://bucket/base.fbin sift.index --codes s3://bucket/sift.zarr
+    """
+    from aggtree.jobs.build import build as build_index
+    from aggtree.jobs.cli import tables as reports
+
+    given, as_json = given_options(options)
+    reports.show_build(build_index(source, index, **given), as_json=as_json)
+
+
+@click.command()
+@click.argument("source")
+@index_argument
+@recipe_options
+@run_options
+@ids_option
+@click.option("--replace", is_flag=True, help="Start anew beside what INDEX holds.")
+def train(source: str, index: Path, **options: Any) -> None:
+    """Start a build: learn dictionaries from SOURCE.
+
+    `encode` and `tree` go on in the same directory. With --dictionaries OLD.index --continue the
+    dictionaries of OLD.index are trained further, on SOURCE.
+
+    \b
+    Examples:
+      aggtree train base.bvecs sift.index --words 4096,256x8
+      aggtree train new.bvecs new.index --dictionaries old.index --continue
+    """
+    from aggtree.jobs.build import build as build_index
+    from aggtree.jobs.cli import tables as reports
+
+    given, as_json = given_options(options)
+    reports.show_stage("train", build_index(source, index, only_train=True, **given), as_json=as_json)
+
+
+@click.command()
+@click.argument("source")
+@index_argument
+@run_options
+def encode(source: str, index: Path, **options: Any) -> None:
+    """Encode SOURCE with the dictionaries in INDEX.
+
+    Continues what `train` began; `tree` goes on.
+
+    \b
+    Example:
+      aggtree encode base.bvecs sift.index --workers 2
+    """
+    from aggtree.jobs.build import continue_build
+    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.running.streams import as_source
+
+    given, as_json = given_options(options)
+    result = continue_build(index.absolute(), "encode", RunOptions(**given), as_source(source))
+    reports.show_stage("encode", result, as_json=as_json)
+
+
+@click.command()
+@index_argument
+@run_options
+def tree(index: Path, **options: Any) -> None:
+    """Build the tree from the codes in INDEX, and commit.
+
+    Sorts the codes that `encode` left there, builds the tree from them and makes it the index. The
+    tree of a finished index is built again if it is damaged.
+
+    \b
+    Example:
+      aggtree tree sift.index --memory 1GiB
+    """
+    from aggtree.jobs.build import continue_build
+    from aggtree.jobs.cli import tables as reports
+
+    given, as_json = given_options(options)
+    result = continue_build(index.absolute(), "tree", RunOptions(**given))
+    reports.show_build(result, as_json=as_json)
+
+
+@click.command()
+@click.argument("source")
+@recipe_options
+@run_options
+def plan(source: str, **options: Any) -> None:
+    """Tell what a build of SOURCE would need.
+
+    Rows, partitions, memory, disk and time, which is measured on a sample of the rows. Nothing is written.
+
+    \b
+    Example:
+      aggtree plan base.bvecs --memory 1GiB --workers 2
+    """
+    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.planning.estimate import plan_build
+
+    given, as_json = given_options(options)
+    run, choices = RunOptions.split(given)
+    reports.show_plan(plan_build(source, choices, run), as_json=as_json)

@@ -1,0 +1,117 @@
+"""The commands that change an index: `append`, `delete`, `compact`; and `export`, which copies from it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aggtree.jobs.cli.build_commands import index_argument
+from aggtree.jobs.cli.options import (
+    given_options,
+    id_set,
+    ids_option,
+    json_option,
+    progress_for,
+    restart_option,
+    run_options,
+)
+
+
+@click.command()
+@index_argument
+@click.argument("source")
+@run_options
+@ids_option
+@restart_option
+@click.option("--repair", is_flag=True, help="Verify what was appended, and make again what is damaged.")
+def append(index: Path, source: str, **options: Any) -> None:
+    """Add the vectors of SOURCE to INDEX.
+
+    They are encoded with the dictionaries of INDEX and become a segment with its own tree; searches look into
+    all segments, and go on meanwhile. Row numbers continue. Run again after an interruption, the same command
+    continues where it stopped. Tells when the new vectors are so different from the old ones that the
+    dictionaries should be trained further.
+
+    \b
+    Examples:
+      aggtree append sift.index more.bvecs
+      aggtree append my.index new.npy --ids new_ids.npy --memory 1GiB
+    """
+    from aggtree.jobs.append import append as append_rows
+    from aggtree.jobs.cli import grow_tables as grow_reports
+
+    given, as_json = given_options(options)
+    grow_reports.show_append(append_rows(index, source, **given), source, as_json=as_json)
+
+
+@click.command()
+@index_argument
+@click.argument("ids", callback=id_set)
+@json_option
+def delete(index: Path, ids: range | str, as_json: bool) -> None:
+    """Delete the vectors IDS from INDEX.
+
+    IDS is a range such as 100:200, a .npy file of ids or of a boolean for each row, or a text file with an id
+    on each line; own ids, if the index has them. Searches that open INDEX from now on find none of them, and
+    find others in their place. `compact` gives the space back.
+
+    \b
+    Examples:
+      aggtree delete sift.index 100:200
+      aggtree delete my.index gone.npy
+    """
+    from aggtree.jobs.cli import grow_tables as grow_reports
+    from aggtree.jobs.delete import delete as delete_rows
+
+    grow_reports.show_delete(delete_rows(index, ids), as_json=as_json)
+
+
+@click.command()
+@index_argument
+@run_options
+@restart_option
+def compact(index: Path, **options: Any) -> None:
+    """Merge the segments of INDEX into one tree.
+
+    Nothing is encoded again: the codes are copied and sorted, without those of deleted vectors, and the
+    tree built from them takes the place of all others. Ids stay what they are. Run again after an
+    interruption, the same command continues where it stopped.
+
+    \b
+    Example:
+      aggtree compact sift.index --memory 1GiB
+    """
+    from aggtree.jobs.cli import grow_tables as grow_reports
+    from aggtree.jobs.compact import compact as compact_index
+
+    given, as_json = given_options(options)
+    grow_reports.show_compact(compact_index(index, **given), as_json=as_json)
+
+
+@click.command()
+@index_argument
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Written by its suffix: .npy, .parquet, or .faiss.",
+)
+@json_option
+def export(index: Path, to: Path, as_json: bool) -> None:
+    """Write the ids and codes of INDEX for others.
+
+    codes.npy with codes.ids.npy beside it, codes.parquet with the columns `id` and `code`, or an index of
+    Faiss with the dictionaries as its additive quantizer. Deleted vectors are left out.
+
+    \b
+    Examples:
+      aggtree export sift.index --to codes.npy
+      aggtree export sift.index --to sift.faiss
+    """
+    from aggtree.jobs.cli import grow_tables as grow_reports
+    from aggtree.jobs.export import export as export_codes
+
+    with progress_for(as_json) as progress:
+        result = export_codes(index, to, progress)
+    grow_reports.show_export(result, as_json=as_json)

@@ -1,0 +1,112 @@
+"""What an index is, as a user reads it: sizes by part, levels of its trees, segments and deleted rows."""
+
+import click
+import numpy as np
+
+from aggtree.jobs.cli.tables import format_words, print_json, print_table
+from aggtree.storage.index.live_rows import live_bits
+from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.reader import Index
+from aggtree.storage.index.tuning import TunedPoint, read_tuning
+from aggtree.storage.row_bits import unpacked
+
+
+def show_info(index: Index, *, as_json: bool) -> None:
+    """Parameters, sizes by part, the segments, and the levels of their trees."""
+    manifest, parts = index.manifest, index.bytes_by_part()
+    if as_json:
+        print_json(_without_files(manifest) | {"live_rows": manifest.live_rows, "bytes": parts})
+        return
+    click.echo(f"{index.path}: {index.rows:,} rows of dimension {index.dimension}, build {manifest.build}")
+    left_out = sum(part.source_rows - part.rows for part in manifest.parts)
+    if left_out:
+        click.echo(f"{left_out:,} rows of the source were left out")
+    if manifest.live:
+        click.echo(f"{manifest.live.deleted:,} rows were deleted; `aggtree compact` gives their space back")
+    for part in manifest.parts:
+        if part.codes:
+            size = sum(record.bytes for record in part.codes.files)
+            click.echo(f"codes at {part.codes.location}, {size:,} bytes, not needed by queries")
+    if manifest.own_ids:
+        click.echo("ids are the user's own")
+    for k, points in _tuned_points(index).items():
+        ends = " to ".join(
+            f"recall {p.recall:.3f} at {p.milliseconds:.3f} ms" for p in (points[0], points[-1])
+        )
+        click.echo(f"tuned for k {k}: {ends}")
+    for piece in manifest.all_pieces:
+        click.echo(f"vectors for exact distances: {piece.vectors or 'an array, to be named'}")
+    parameters = dict(manifest.parameters)
+    click.echo(f"dictionaries {format_words(manifest.words)}; made by aggtree {manifest.made_by}")
+    click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))
+    rows = max(1, index.rows)
+    print_table(
+        "",
+        ("part", "bytes", "bytes per vector"),
+        [
+            *((name, f"{size:,}", f"{size / rows:.2f}") for name, size in parts.items()),
+            ("total", f"{sum(parts.values()):,}", f"{sum(parts.values()) / rows:.2f}"),
+        ],
+    )
+    if manifest.segments:
+        _show_segments(index)
+    _show_levels(manifest)
+
+
+def _without_files(manifest: Manifest) -> dict[str, object]:
+    """The manifest without the long lists of checksums."""
+    record: dict[str, object] = dict(manifest.to_json())
+    del record["files"]
+    if manifest.codes:
+        record["codes"] = manifest.codes.location
+    if manifest.segments:
+        record["segments"] = [_without_files(part) for part in manifest.segments]
+    if manifest.live:
+        record["live"] = {"deleted": manifest.live.deleted}
+    return record
+
+
+def _show_segments(index: Index) -> None:
+    """Rows, deleted rows and error of each segment."""
+    manifest = index.manifest
+    bits = live_bits(index.path, manifest) if manifest.live else None
+
+    def deleted(part: Manifest) -> int:
+        if bits is None:
+            return 0
+        inside = unpacked(bits, part.first_row, part.first_row + part.source_rows)
+        return part.source_rows - int(np.count_nonzero(inside))
+
+    print_table(
+        "",
+        ("segment", "first row", "rows", "deleted", "mean squared error"),
+        (
+            (
+                part.build,
+                f"{part.first_row:,}",
+                f"{part.rows:,}",
+                f"{deleted(part):,}",
+                "" if part.distortion is None else f"{part.distortion:.5g}",
+            )
+            for part in manifest.parts
+        ),
+    )
+
+
+def _show_levels(manifest: Manifest) -> None:
+    """Nodes and leaves of each level, of all segments together."""
+    nodes = np.sum([part.level_nodes for part in manifest.parts], axis=0)
+    leaves = np.sum([part.level_leaves for part in manifest.parts], axis=0)
+    print_table(
+        "",
+        ("level", "nodes", "leaves", "leaves in all"),
+        (
+            (str(level), f"{nodes[level]:,}", f"{leaves[level]:,}", f"{leaves[level] / leaves.sum():.1%}")
+            for level in range(len(nodes))
+        ),
+    )
+
+
+def _tuned_points(index: Index) -> dict[int, tuple[TunedPoint, ...]]:
+    tuning = read_tuning(index.path, index.manifest.identity)
+    return tuning.points if tuning else {}

@@ -1,0 +1,155 @@
+"""The command `aggtree`: argument parsing, and how errors, signals and results reach the user.
+
+Exit codes: 0 done; 1 `verify` found damage, or a fault of aggtree itself; 2 an input, an argument or a limit
+that the message names; 130 and 143 stopped by Ctrl-C or SIGTERM.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from aggtree.jobs.cli import build_commands, grow_commands, report_command, search_commands, tune_command
+from aggtree.jobs.cli.options import json_option, progress_for
+from aggtree.storage.errors import AggtreeError
+from aggtree.storage.version import __version__
+
+
+class Terminated(BaseException):
+    """SIGTERM: unwinds like Ctrl-C, so that workers are closed and temporary files removed."""
+
+
+def _terminate(_number: int, _frame: object) -> NoReturn:
+    raise Terminated
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="aggtree")
+@click.option("--traceback", is_flag=True, envvar="AGGTREE_TRACEBACK", help="Show where an error came from.")
+def cli(traceback: bool) -> None:
+    """Nearest-neighbour indexes of billions of vectors, built out of core, searched by memory map.
+
+    \b
+    Examples:
+      aggtree plan base.bvecs
+      aggtree build base.bvecs sift.index --memory 4GiB
+      aggtree search sift.index query.bvecs -k 100 --ground-truth groundtruth.ivecs
+      aggtree verify sift.index
+
+    \b
+    Completion, for bash (zsh and fish likewise):
+      eval "$(_AGGTREE_COMPLETE=bash_source aggtree)"
+    """
+
+
+for command in (
+    build_commands.plan,
+    build_commands.build,
+    build_commands.train,
+    build_commands.encode,
+    build_commands.tree,
+    grow_commands.append,
+    grow_commands.delete,
+    grow_commands.compact,
+    search_commands.search,
+    search_commands.exact,
+    tune_command.tune,
+    report_command.report,
+    grow_commands.export,
+):
+    cli.add_command(command)
+
+
+@cli.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@json_option
+def info(index: Path, as_json: bool) -> None:
+    """Tell what INDEX is and how large its parts are.
+
+    Parameters, bytes per vector by part, segments and deleted rows, nodes and leaves per level.
+
+    \b
+    Example:
+      aggtree info sift.index
+    """
+    from aggtree.jobs.cli.info_tables import show_info
+    from aggtree.storage.index.reader import open_index
+
+    with open_index(index) as opened:
+        show_info(opened, as_json=as_json)
+
+
+@cli.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@click.option("--workers", type=click.IntRange(1), default=None, metavar="N", help="[default: all cores]")
+@click.option("--deep", is_flag=True, help="Also compare the tree with the codes it was made from.")
+@json_option
+def verify(index: Path, *, workers: int | None, deep: bool, as_json: bool) -> None:
+    """Read every byte of INDEX and check it.
+
+    Checksums of all files, and whether the tree makes sense. Each damage is named on a line; the exit
+    code is 1 if there is any.
+
+    \b
+    Example:
+      aggtree verify sift.index --workers 2
+    """
+    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.verify import verify_with_progress
+
+    with progress_for(as_json) as progress:
+        damages = verify_with_progress(index, workers or len(os.sched_getaffinity(0)), progress, deep=deep)
+    reports.show_damages(index, damages, as_json=as_json)
+    if damages:
+        raise SystemExit(1)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry point: run the command; every error is one line and an exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    wants_traceback = "--traceback" in arguments or bool(os.environ.get("AGGTREE_TRACEBACK"))
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = cli.main(arguments, prog_name="aggtree", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _stopped(arguments, "Ctrl-C")
+        sys.exit(130)
+    except Terminated:
+        _stopped(arguments, "SIGTERM")
+        sys.exit(143)
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (AggtreeError, ValueError, OSError, MemoryError) as error:
+        if wants_traceback:
+            raise
+        from aggtree.jobs.running.tasks import describe
+
+        click.echo(f"error: {describe(error)}", err=True)
+        sys.exit(2)
+    except Exception as error:
+        if wants_traceback:
+            raise
+        from aggtree.jobs.running.tasks import describe
+
+        click.echo(f"internal error: {describe(error)} (--traceback shows where; please report it)", err=True)
+        sys.exit(1)
+
+
+def _stopped(arguments: list[str], why: str) -> None:
+    resumable = arguments[:1] and arguments[0] in ("build", "train", "encode", "tree", "append", "compact")
+    click.echo(
+        f"stopped by {why}" + ("; the same command continues from here" if resumable else ""), err=True
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Options that several commands share."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY
+from aggtree.jobs.running.progress import JsonProgress, Progress, make_progress
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _apply(options: list[Callable[[Any], Any]]) -> Callable[[Command], Command]:
+    def decorate(function: Command) -> Command:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON lines for programs.")
+
+run_options = _apply(
+    [
+        click.option(
+            "--memory",
+            default=DEFAULT_MEMORY,
+            show_default=True,
+            metavar="SIZE",
+            help="Allowed for this process and all it starts.",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(0),
+            default=None,
+            metavar="N",
+            help="Tasks at once; 0: one after the other in this process. [default: all cores]",
+        ),
+        click.option(
+            "--scheduler",
+            default=None,
+            metavar="ADDRESS",
+            help="Use an existing Dask cluster, e.g. tcp://host:8786.",
+        ),
+        click.option(
+            "--codes",
+            default=None,
+            metavar="URL",
+            help="Keep the code shards there, e.g. s3://bucket/x.zarr. [default: inside INDEX]",
+        ),
+        json_option,
+    ]
+)
+
+
+def _count(name: str, metavar: str, text: str, otherwise: str = "by rows") -> Callable[[Any], Any]:
+    """An option that is a number of at least 1; left out, it is chosen."""
+    return click.option(name, type=click.IntRange(1), metavar=metavar, help=f"{text} [default: {otherwise}]")
+
+
+def _choice(name: str, choices: list[str], text: str) -> Callable[[Any], Any]:
+    """An option whose default is the first choice."""
+    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=text)
+
+
+class _CountOrIndex(click.ParamType):  # type: ignore[type-arg]
+    """A number of dictionaries, or the index whose dictionaries are taken."""
+
+    name = "count or index"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> int | str:
+        if isinstance(value, str) and not value.lstrip("-").isdecimal():
+            return value
+        return click.IntRange(1).convert(value, parameter, context)
+
+
+recipe_options = _apply(
+    [
+        click.option(
+            "--dictionaries",
+            type=_CountOrIndex(),
+            metavar="M|INDEX",
+            help="Number of dictionaries, or an index whose trained ones are taken. [default: by rows]",
+        ),
+        click.option(
+            "--continue",
+            "continue_training",
+            is_flag=True,
+            help="Go on training the dictionaries that --dictionaries INDEX names, with SOURCE.",
+        ),
+        click.option(
+            "--words",
+            metavar="SIZES",
+            help="Words of each: 256, or a list such as 4096,256x8. [default: by rows]",
+        ),
+        _count("--beam", "L", "Paths kept by encoding.", "10"),
+        _count("--train-rows", "N", "Rows to train on, in all passes."),
+        _count("--batch-rows", "N", "Rows of a training batch.", "100000"),
+        _count("--shard-rows", "N", "Rows of a code shard."),
+        _choice("--cooling", ["joint", "kmeans"], "How dictionaries are refined; kmeans is the paper's way."),
+        _count("--bucket", "T", "Nodes of at most T vectors are not split.", "by words"),
+        _count("--stray", "S", "Groups of at most S vectors become no node.", "1"),
+        _choice("--norm-bytes", ["1", "2", "4"], "Bytes of a stored norm."),
+        _choice("--metric", ["l2", "ip", "cosine"], "Euclidean distance, inner product or cosine."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of everything random."),
+        click.option("--skip-invalid", is_flag=True, help="Leave out rows with NaN or infinite values."),
+    ]
+)
+
+
+def progress_for(as_json: bool) -> Progress:
+    return JsonProgress(sys.stdout) if as_json else make_progress("auto")
+
+
+ids_option = click.option(
+    "--ids",
+    metavar="FILE",
+    help="Own ids of the rows, int64: .npy, .i64, .hdf5::NAME or .parquet::NAME. [default: row numbers]",
+)
+restart_option = click.option(
+    "--replace", is_flag=True, help="Forget what another unfinished command left in INDEX."
+)
+
+
+def id_set(_context: object, _parameter: object, text: str | None) -> range | str | None:
+    """A range written as 1000:2000, or the name of a file."""
+    start, colon, stop = (text or "").partition(":")
+    if colon and start.lstrip("-").isdecimal() and stop.lstrip("-").isdecimal():
+        return range(int(start), int(stop))
+    return text
+
+
+def given_options(options: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The options a user gave, as Python's functions take them, and whether JSON is wanted."""
+    as_json = bool(options.pop("as_json", False))
+    given = {name: value for name, value in options.items() if value is not None}
+    if "norm_bytes" in given:
+        given["norm_bytes"] = int(given["norm_bytes"])
+    return given | {"progress": progress_for(as_json)}, as_json

@@ -1,0 +1,232 @@
+"""The commands that answer queries: `search`, and `exact` without an index."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aggtree.engine.params import METRICS, Metric, SearchParams
+from aggtree.jobs.cli.options import id_set, json_option, progress_for
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from aggtree.storage.index.reader import Index
+
+
+def _limits(_context: object, _parameter: object, text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: expected numbers such as 32,512") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of `search`."""
+
+    k: int
+    out: Path | None
+    ground_truth: str | None
+    limits: tuple[int, ...]
+    reach: float
+    rerank: int | None
+    within: range | str | None
+    radius: float | None
+    recall: float | None
+    time_ms: float | None
+    vectors: str | None
+    threads: int
+    as_json: bool
+
+    @property
+    def params(self) -> SearchParams:
+        return SearchParams(limits=self.limits, reach=self.reach)
+
+
+@click.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("queries")
+@click.option("-k", type=click.IntRange(1), default=100, show_default=True, help="Neighbours per query.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the ids to this .ivecs or .npy file.")
+@click.option(
+    "--ground-truth", metavar="FILE", help="True neighbours, for recall: .ivecs, .ibin, .npy, .hdf5."
+)
+@click.option(
+    "--limits", callback=_limits, metavar="L1,L2,..", help="Nodes kept per level.  [default: by size]"
+)
+@click.option(
+    "--reach",
+    type=click.FloatRange(1),
+    default=math.inf,
+    show_default="with --limits none, else by size",
+    metavar="R",
+    help="Leave out nodes of level 1 beyond R times the mean squared distance of the ten nearest.",
+)
+@click.option(
+    "--rerank",
+    type=click.IntRange(1),
+    metavar="R",
+    help="Compare the R best, k at least, with the vectors themselves: exact distances.",
+)
+@click.option(
+    "--within",
+    callback=id_set,
+    metavar="SET",
+    help="Answers from these ids only: 1000:2000, or a .npy file of ids or of a boolean for each row.",
+)
+@click.option(
+    "--radius",
+    type=click.FloatRange(0),
+    metavar="R",
+    help="All answers within this distance instead of the k nearest, written to a .npz file.",
+)
+@click.option(
+    "--recall",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="The fastest search that finds so much, as measured by `tune` for this k.",
+)
+@click.option(
+    "--time-ms",
+    type=float,
+    metavar="MS",
+    help="The search that finds most in this time, as measured by `tune`.",
+)
+@click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
+@json_option
+def search(index: Path, queries: str, **options: Any) -> None:
+    """Answer the queries of a file, and measure.
+
+    Prints recall, time per query, nodes and leaves visited. Without --rerank distances are those to the
+    vectors' codes.
+
+    \b
+    Examples:
+      aggtree search sift.index query.bvecs -k 10 --out answers.ivecs
+      aggtree search sift.index query.bvecs --ground-truth groundtruth.ivecs --limits 64,1024
+      aggtree search sift.index query.bvecs -k 10 --rerank 100 --out answers.npy
+      aggtree search sift.index query.bvecs -k 10 --within 0:50000
+      aggtree search sift.index query.bvecs --radius 200 --rerank 100 --out near.npz
+      aggtree search sift.index query.bvecs -k 10 --recall 0.95
+    """
+    from aggtree.jobs import search as search_job
+    from aggtree.storage.index.reader import open_index
+
+    asked = Asked(**options)
+    if asked.out is not None:
+        search_job.check_output(asked.out, (".ivecs", ".npy") if asked.radius is None else (".npz",))
+    with open_index(index, asked.vectors) as opened:
+        block = search_job.read_queries(queries, opened.dimension)
+        if asked.radius is None:
+            _answer_nearest(opened, block, asked)
+        else:
+            _answer_ranges(opened, block, asked, asked.radius)
+
+
+def _answer_nearest(opened: "Index", block: "NDArray[Any]", asked: Asked) -> None:
+    """The k nearest of each query."""
+    from aggtree.jobs import search as search_job
+    from aggtree.jobs.cli import tables as reports
+
+    truth = search_job.load_truth(asked.ground_truth, len(block)) if asked.ground_truth else None
+    params, candidates = asked.params, asked.rerank or 0
+    if asked.recall is not None or asked.time_ms is not None:
+        params, candidates = opened.tuned(asked.k, params, candidates, asked.recall, asked.time_ms)
+    answer, report = search_job.run_queries(
+        opened,
+        block,
+        k=asked.k,
+        params=params,
+        rerank=candidates,
+        within=asked.within,
+        threads=asked.threads,
+        truth=truth,
+    )
+    if asked.out is not None:
+        search_job.save_ids(asked.out, answer.ids)
+    reports.show_search(report, asked.out, as_json=asked.as_json)
+
+
+def _answer_ranges(opened: "Index", block: "NDArray[Any]", asked: Asked, radius: float) -> None:
+    """All that is within the radius of each query."""
+    from aggtree.jobs import search as search_job
+    from aggtree.jobs.cli import tables as reports
+
+    found, milliseconds = search_job.run_range_queries(
+        opened,
+        block,
+        radius,
+        params=asked.params,
+        rerank=bool(asked.rerank),
+        within=asked.within,
+        threads=asked.threads,
+    )
+    if asked.out is not None:
+        search_job.save_ranges(asked.out, found)
+    reports.show_ranges(found, milliseconds, asked.out, as_json=asked.as_json)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("queries")
+@click.option("-k", type=click.IntRange(1), default=100, show_default=True, help="Neighbours per query.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Write the ids to this .ivecs or .npy file."
+)
+@click.option("--metric", type=click.Choice(METRICS), default="l2", show_default=True, help="As for `build`.")
+@click.option("--ids", metavar="FILE", help="Own ids of the rows, as for `build`, to be written.")
+@click.option("--threads", type=click.IntRange(1), default=None, help="[default: all cores]")
+@click.option(
+    "--memory", default=DEFAULT_MEMORY, show_default=True, metavar="SIZE", help="Allowed for this process."
+)
+@json_option
+def exact(
+    source: str,
+    queries: str,
+    *,
+    k: int,
+    out: Path,
+    metric: Metric,
+    ids: str | None,
+    threads: int | None,
+    memory: str,
+    as_json: bool,
+) -> None:
+    """Find the exact neighbours of QUERIES in SOURCE.
+
+    The rows are streamed, so SOURCE may be larger than memory.
+
+    \b
+    Example:
+      aggtree exact base.bvecs query.bvecs -k 100 --out groundtruth.ivecs
+    """
+    from aggtree.jobs import search as search_job
+    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.exact import exact_neighbours
+    from aggtree.jobs.running.memory import parse_size
+    from aggtree.storage.sources.base import open_source
+    from aggtree.storage.sources.ids import open_ids
+
+    search_job.check_output(out)
+    own_ids = open_ids(ids) if ids else None
+    threads = threads or len(os.sched_getaffinity(0))
+    with open_source(source) as base, progress_for(as_json) as progress:
+        block = search_job.read_queries(queries, base.dimension)
+        found, _ = exact_neighbours(
+            base,
+            block,
+            k=k,
+            threads=threads,
+            allowed=parse_size(memory),
+            progress=progress,
+            ids=own_ids,
+            metric=metric,
+        )
+    search_job.save_ids(out, found)
+    reports.show_exact(out, found.shape, as_json=as_json)

@@ -1,0 +1,141 @@
+"""The command `tune`: what searches find and take, measured, kept in the index, and shown."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aggtree.jobs.cli.options import json_option, progress_for
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggtree.storage.index.tuning import TunedPoint
+
+WIDTH, HEIGHT = 64, 14
+
+
+@click.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@click.option("--queries", metavar="FILE", help="Queries to measure with.  [default: rows of the index]")
+@click.option("--ground-truth", metavar="FILE", help="Their true neighbours.  [default: computed]")
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    default=None,
+    help="Rows to measure with.  [default: 1000, more for k < 4]",
+)
+@click.option("-k", type=click.IntRange(1), default=10, show_default=True, help="Neighbours per query.")
+@click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
+@click.option("--no-rerank", is_flag=True, help="Only searches that need no vectors.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample.")
+@click.option(
+    "--memory", default=DEFAULT_MEMORY, show_default=True, metavar="SIZE", help="For true neighbours."
+)
+@json_option
+def tune(
+    index: Path,
+    *,
+    queries: str | None,
+    ground_truth: str | None,
+    sample: int | None,
+    k: int,
+    vectors: str | None,
+    no_rerank: bool,
+    seed: int,
+    memory: str,
+    as_json: bool,
+) -> None:
+    """Measure recall and time on this machine.
+
+    Searches INDEX with many limits and numbers of re-ranked candidates, keeps the points that find more than
+    every faster one, and prints them. Recall is the share of the true k nearest neighbours among the k
+    answers, ± what chance in the choice of queries may make it differ from that of others: four times as many
+    halve it. Time is the median of queries answered one by one on one thread. Afterwards
+    `aggtree search --recall 0.95` and `--time-ms 0.3` choose among these points, for the same k.
+
+    Without --queries rows of the index are the queries; their neighbours may be easier to find than those of
+    real queries.
+
+    \b
+    Examples:
+      aggtree tune sift.index --queries query.bvecs --ground-truth groundtruth.ivecs
+      aggtree tune sift.index --sample 1000 -k 1
+    """
+    from aggtree.jobs import search as search_job
+    from aggtree.jobs import tune as tune_job
+    from aggtree.jobs.running.memory import parse_size
+    from aggtree.storage.errors import SourceError
+    from aggtree.storage.index.reader import open_index
+
+    if ground_truth and not queries:
+        raise SourceError(f"{ground_truth}: true neighbours of which queries? name them by --queries")
+    threads, allowed = len(os.sched_getaffinity(0)), parse_size(memory)
+    with open_index(index, vectors) as opened, progress_for(as_json) as progress:
+        means = tune_job.Means(threads=threads, allowed=allowed, progress=progress)
+        if queries and ground_truth:
+            block = search_job.read_queries(queries, opened.dimension)
+            truth = search_job.load_truth(ground_truth, len(block))
+            questions = tune_job.Questions(queries=block, truth=truth)
+        elif queries:
+            block = search_job.read_queries(queries, opened.dimension)
+            questions = tune_job.exact_questions(opened, block, k, means=means)
+        else:
+            questions = tune_job.sampled_questions(
+                opened, sample or default_sample(k), k, seed=seed, means=means
+            )
+        points = tune_job.tune(opened, questions, k, rerank=not no_rerank, progress=progress)
+    show_points(index, k, points, as_json=as_json)
+
+
+def default_sample(k: int) -> int:
+    """Rows that tell a recall to about ±.015: a row says less the fewer neighbours it is asked for."""
+    return max(1000, 4000 // k)
+
+
+def show_points(index: Path, k: int, points: "Sequence[TunedPoint]", *, as_json: bool) -> None:
+    """A table of the points, and how recall grows with time."""
+    from math import inf
+
+    from aggtree.jobs.cli.tables import print_table
+
+    if as_json:
+        click.echo(json.dumps({"event": "result", "k": k, "points": [point.to_json() for point in points]}))
+        return
+    print_table(
+        f"{index}: k {k}",
+        ("recall", "±", "ms", "limits", "reach", "rerank"),
+        (
+            (
+                f"{point.recall:.4f}",
+                f"{point.error:.4f}",
+                f"{point.milliseconds:.3f}",
+                ",".join(map(str, point.limits)),
+                f"{point.reach:.3f}" if point.reach < inf else "",
+                str(point.rerank or ""),
+            )
+            for point in points
+        ),
+    )
+    click.echo("\n".join(plot(points)))
+
+
+def plot(points: "Sequence[TunedPoint]") -> list[str]:
+    """Recall over the logarithm of time, in characters."""
+    from math import log
+
+    times = [log(point.milliseconds) for point in points]
+    low, high = points[0].recall, points[-1].recall
+    grid = [[" "] * WIDTH for _ in range(HEIGHT)]
+    for point, place in zip(points, times, strict=True):
+        column = round((WIDTH - 1) * (place - times[0]) / ((times[-1] - times[0]) or 1))
+        row = round((HEIGHT - 1) * (high - point.recall) / ((high - low) or 1))
+        grid[row][column] = "o"
+    labels = [high - (high - low) * row / (HEIGHT - 1) for row in range(HEIGHT)]
+    lines = [f"{label:6.3f} |{''.join(row).rstrip()}" for label, row in zip(labels, grid, strict=True)]
+    first, last = points[0].milliseconds, points[-1].milliseconds
+    scale = f"{first:.3f} ms".ljust(WIDTH - 12) + f"{last:.3f} ms".rjust(12)
+    return ["", *lines, "       +" + "-" * WIDTH, "        " + scale, "        (time on a logarithmic scale)"]

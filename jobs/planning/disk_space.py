@@ -1,0 +1,35 @@
+"""Before work starts: is there room on the disk for what the job will write?"""
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from aggtree.jobs.planning.plan import Plan
+from aggtree.jobs.running.memory import format_size
+from aggtree.storage.atomic import explained
+from aggtree.storage.errors import DiskError
+from aggtree.storage.work.job_record import JobRecord
+
+
+def check_room(job: JobRecord, plan: Plan) -> None:
+    """DiskError when the disk cannot hold what the job has still to write, by the plan's estimate."""
+    needed = plan.index_bytes + plan.work_bytes - (plan.code_bytes if job.codes else 0)
+    missing = needed - written_bytes(job.build_directory) - written_bytes(job.work_directory)
+    with explained(job.index):
+        free = shutil.disk_usage(job.index).free
+    if missing > free:
+        raise DiskError(
+            f"{job.index}: about {format_size(missing)} more are needed on this disk, {format_size(free)} "
+            "are free; make room or choose another directory"
+        )
+
+
+def written_bytes(directory: Path) -> int:
+    """Bytes of all files below a directory that may not be there."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):  # removed by whoever writes there now
+                total += (Path(parent) / name).lstat().st_size
+    return total

@@ -1,0 +1,114 @@
+"""How long a build would take: the stages measured on a small sample, before anything runs."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.clustering.distances import as_rows
+from aggtree.engine.coding.encoding import Encoder
+from aggtree.engine.coding.wide_dictionary import word_chooser
+from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.training.wide_dictionary_trainer import PASSES
+from aggtree.engine.tree.code_order import sort_codes
+from aggtree.engine.tree.layout import build_part
+from aggtree.jobs.planning.plan import Plan, make_plan
+from aggtree.jobs.planning.recipe import Recipe
+from aggtree.jobs.planning.reused_dictionaries import recipe_for
+from aggtree.jobs.planning.training_rows import training_rows
+from aggtree.jobs.running.job_run import RunOptions, workload_of
+from aggtree.jobs.running.streams import as_source, travels
+from aggtree.jobs.running.tasks import single_threaded_blas
+from aggtree.storage.sources.base import VectorSource
+from aggtree.storage.sources.unit_rows import metric_source
+
+SAMPLE_ROWS = 2000
+CODE_ROWS = 200_000
+TRAIN_FACTOR = 1.7  # a training row against an encoded one: statistics, the solver, the guard's second look
+FIRST_FACTOR = 0.9  # a row of the first dictionary's passes against choosing its word: most look at less
+FIRST_BATCH_FACTOR = 15.0  # the first batch is annealed in about that many rounds
+STITCH_BYTES_PER_SECOND = 400e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan:
+    """A plan with the seconds each stage is expected to take on this machine."""
+
+    source: str
+    rows: int
+    dimension: int
+    recipe: Recipe
+    plan: Plan
+    seconds: dict[str, float]
+
+
+def plan_build(source: Any, recipe_options: dict[str, Any], options: RunOptions) -> BuildPlan:
+    """Plan a build of `source`, and measure on a sample how long it would take."""
+    opened = as_source(source)
+    recipe, _ = recipe_for(opened, **recipe_options)
+    opened = metric_source(opened, recipe.metric)
+    work = workload_of(recipe, opened.fingerprint(), opened, options.codes or "")
+    plan = make_plan(work, allowed=options.allowed, workers=options.most_workers, travels=travels(opened))
+    return BuildPlan(
+        source=opened.spec,
+        rows=opened.rows,
+        dimension=opened.dimension,
+        recipe=recipe,
+        plan=plan,
+        seconds=_estimate(opened, recipe, plan),
+    )
+
+
+def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[str, float]:
+    rows = source.rows
+    places = np.linspace(0, rows - 1, min(rows, SAMPLE_ROWS)).astype(np.int64)
+    sample = np.nan_to_num(source.take(np.unique(places)))
+    with single_threaded_blas():
+        first, encode, sort, build = _measure(sample, recipe)
+    learned = int(recipe.trains)
+    train_rows = recipe.train_rows + FIRST_BATCH_FACTOR * min(recipe.batch_rows, recipe.train_rows)
+    wide = recipe.words[0] if first else 0
+    words_from = training_rows(rows, recipe.batch_rows, recipe.train_rows, wide).first
+    passes = FIRST_FACTOR * PASSES * sum(stop - start for start, stop in words_from)
+    stages = {stage.name: stage for stage in plan.stages}
+    return {
+        "train": learned * (passes * first + TRAIN_FACTOR * train_rows * encode) / stages["train"].workers,
+        "encode": rows * encode / stages["encode"].workers,
+        "sort": rows * sort / stages["sort"].workers,
+        "build": rows * (sort + build) / stages["build"].workers,
+        "stitch": plan.index_bytes / STITCH_BYTES_PER_SECOND,
+    }
+
+
+def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float, float]:
+    """Seconds per row and core of choosing a word of a wide first dictionary, encoding, sorting and building.
+
+    Stand-ins do: dictionaries of vectors of the sample, and random codes.
+    """
+    rng = np.random.default_rng(0)
+    layout = CodeLayout(recipe.words)
+    words = sample[rng.integers(0, len(sample), sum(recipe.words))] / layout.levels
+    dictionaries = Dictionaries(words.astype(np.float32), layout)
+    encoder = Encoder(dictionaries, recipe.beam)
+    labels = np.column_stack([rng.integers(0, size, CODE_ROWS) for size in recipe.words])
+    codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)
+    ordered = sort_codes(codes, ids)
+    ranges = np.tile(np.array([0, 1], np.float32), (layout.levels + 1, 1))
+    plain, chooser = as_rows(sample), word_chooser(dictionaries.part(0)) if layout.wide else None
+    return (
+        _seconds(lambda: chooser.assign(plain)) / len(sample) if chooser is not None else 0.0,
+        _seconds(lambda: encoder.encode(sample)) / len(sample),
+        _seconds(lambda: sort_codes(codes, ids)) / CODE_ROWS,
+        _seconds(lambda: build_part(*ordered, dictionaries, recipe.tree, ranges)) / CODE_ROWS,
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Seconds of the second call: the first may compile."""
+    work()
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

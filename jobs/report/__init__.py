@@ -1,0 +1,1 @@
+"""What does the HTML report show? Its figures, charts and page."""

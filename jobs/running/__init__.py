@@ -1,0 +1,1 @@
+"""How does a job run? Executors, tasks, memory, progress, streams of rows, compiled kernels."""

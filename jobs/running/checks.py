@@ -1,0 +1,88 @@
+"""Before work starts on a cluster: every worker has our versions and sees the data and the index."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggtree.jobs.running.executors import DaskExecutor
+from aggtree.jobs.running.tasks import describe, differing_versions, process_name, versions
+from aggtree.storage.atomic import TEMPORARY, remove_file, write_bytes
+from aggtree.storage.errors import JobError
+from aggtree.storage.index.code_store import CodeStore
+from aggtree.storage.sources.base import VectorSource, open_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What one worker found: its versions, and in words what it cannot see."""
+
+    worker: str
+    versions: dict[str, str]
+    problem: str
+
+
+def probe(
+    spec: str | None, fingerprint: dict[str, Any] | None, codes: str, mark: str, secret: bytes
+) -> Probe:
+    """Runs in a worker: try to read the source, and what the driver wrote to the index and the codes."""
+    problem = ""
+    try:
+        if Path(mark).read_bytes() != secret:
+            problem = f"{Path(mark).parent} is another directory there"
+    except OSError:
+        problem = f"{Path(mark).parent} is not there"
+    try:
+        if not problem and spec is not None:
+            with open_source(spec) as source:
+                if source.fingerprint() != fingerprint:
+                    problem = f"{spec} holds other data there"
+        if not problem and codes:
+            CodeStore.open(codes)
+    except Exception as error:
+        problem = describe(error)
+    return Probe(worker=process_name(), versions=versions(), problem=problem)
+
+
+def check_scheduler(client: Any) -> None:
+    """The scheduler reads the tasks it hands out; JobError when it could not."""
+    name = f"scheduler {client.scheduler.address}"
+    remedy = "install the same versions everywhere"
+    try:
+        theirs = client.run_on_scheduler(versions)
+    except Exception as error:
+        raise JobError(f"{name} cannot run aggtree: {describe(error)}: {remedy}") from error
+    difference = differing_versions(theirs, versions())
+    if difference:
+        raise JobError(f"{name} has {difference}: {remedy}")
+
+
+def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Path, codes: str = "") -> None:
+    """Ask every worker; JobError names the first that could not do the work, and why.
+
+    codes : URL of a code store outside the index.
+    """
+    # Named as temporary, so that the next build removes it should this process be killed now.
+    mark = index.resolve() / f".probe-{secrets.token_hex(4)}{TEMPORARY}"
+    secret = secrets.token_bytes(16)
+    spec = None if source is None else source.spec
+    fingerprint = None if source is None else source.fingerprint()
+    write_bytes(mark, secret)
+    try:
+        probes = executor.client.run(probe, spec, fingerprint, codes, str(mark), secret)
+    finally:
+        remove_file(mark)
+    for address, found in probes.items():
+        complaint = worker_problem(found)
+        if complaint:
+            raise JobError(f"worker {address} ({found.worker}) {complaint}")
+
+
+def worker_problem(found: Probe) -> str:
+    """What keeps a worker from doing the work; empty for nothing."""
+    difference = differing_versions(found.versions, versions())
+    if difference:
+        return f"has {difference}: install the same versions everywhere"
+    if found.problem:
+        return f"does not see the data: {found.problem}"
+    return ""

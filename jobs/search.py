@@ -1,0 +1,192 @@
+"""Answer a file of queries, and measure how well and how fast."""
+
+import io
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.params import SearchParams
+from aggtree.engine.search.searcher import Answer
+from aggtree.storage.atomic import write_bytes
+from aggtree.storage.errors import SourceError
+from aggtree.storage.index.reader import Index
+from aggtree.storage.queries.filtered_search import Within
+from aggtree.storage.queries.range_search import RangeAnswer
+from aggtree.storage.sources.base import VectorSource, open_source, read_ground_truth
+from aggtree.storage.sources.formats.vecs import write_vecs
+
+RECALL_RANKS = (1, 10, 100)
+MAX_SINGLE_QUERIES = 2000  # answered one by one, for the times of single queries
+MAX_IVECS_ID = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchReport:
+    """What a file of queries took; times in milliseconds.
+
+    recall : R@r by r, the fraction of queries whose true nearest neighbour is among the first r answers;
+        empty without ground truth.
+    found : mean share of the true k nearest among the k answers; None when so many are not known.
+    p50, p99 : of queries sent one by one, on one thread.
+    batch : per query, all queries in one call on `threads` threads.
+    nodes, leaves : visited per query, on average.
+    rerank : candidates compared with the vectors themselves, 0 for none.
+    allowed : rows that answers may come from, None for all.
+    """
+
+    queries: int
+    k: int
+    limits: tuple[int, ...]
+    reach: float | None
+    threads: int
+    recall: dict[int, float]
+    p50: float
+    p99: float
+    batch: float
+    nodes: float
+    leaves: float
+    rerank: int = 0
+    allowed: int | None = None
+    found: float | None = None
+
+
+def read_queries(spec: str | os.PathLike[str], dimension: int) -> NDArray[Any]:
+    """All queries of a file, which are few."""
+    with open_source(spec) as source:
+        check_dimension(source, dimension)
+        queries = source.read(0, source.rows)
+    wrong = np.flatnonzero(~np.isfinite(queries).all(axis=1))
+    if len(wrong):
+        raise SourceError(f"{spec}: query {wrong[0]} has a NaN or infinite value: repair it")
+    return queries
+
+
+def check_dimension(source: VectorSource, dimension: int) -> None:
+    """Refuse queries of another dimension than the vectors."""
+    if source.dimension != dimension:
+        raise SourceError(
+            f"{source.spec}: queries of dimension {source.dimension}, the vectors have {dimension}: "
+            "use the queries of this data set"
+        )
+
+
+def run_queries(
+    index: Index,
+    queries: NDArray[Any],
+    *,
+    k: int = 100,
+    params: SearchParams | None = None,
+    rerank: int = 0,
+    within: Within | None = None,
+    threads: int = 1,
+    truth: NDArray[np.int64] | None = None,
+) -> tuple[Answer, SearchReport]:
+    """Answer all queries in one call and some one by one; compare with the ground truth if there is one."""
+    params = params if params is not None and params.limits else index.searcher.default_params
+    allowed = None if within is None else index.filter(within)
+    index.search(
+        queries[:1], k, params, rerank=rerank, within=allowed
+    )  # compiled and warm before the clock runs
+    singles = []
+    for query in queries[:MAX_SINGLE_QUERIES]:
+        began = time.perf_counter()
+        index.search(query, k, params, rerank=rerank, within=allowed)
+        singles.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    answer, counts = index.search_with_counts(queries, k, params, threads, rerank=rerank, within=allowed)
+    batch = (time.perf_counter() - began) / len(queries)
+    p50, p99 = np.percentile(singles, (50, 99)) * 1000
+    return answer, SearchReport(
+        queries=len(queries),
+        k=k,
+        limits=params.limits,
+        reach=params.reach if params.reach < math.inf else None,
+        threads=threads,
+        recall={} if truth is None else recall_at(answer.ids, truth),
+        p50=float(p50),
+        p99=float(p99),
+        batch=1000 * batch,
+        nodes=float(counts.nodes.mean()),
+        leaves=float(counts.leaves.mean()),
+        rerank=rerank,
+        allowed=None if allowed is None else allowed.count,
+        found=None if truth is None or truth.shape[1] < k else share_found(answer.ids, truth[:, :k]),
+    )
+
+
+def recall_at(
+    found: NDArray[np.int64], truth: NDArray[np.int64], ranks: tuple[int, ...] = RECALL_RANKS
+) -> dict[int, float]:
+    """R@r for the ranks within what was asked for."""
+    return {
+        rank: float((found[:, :rank] == truth[:, :1]).any(axis=1).mean())
+        for rank in ranks
+        if rank <= found.shape[1]
+    }
+
+
+def share_found(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
+    """Mean share of each query's true neighbours (q, k) among its answers (q, c)."""
+    hits = [np.isin(true, ids).sum() for ids, true in zip(found, truth, strict=True)]
+    return float(np.mean(hits) / truth.shape[1])
+
+
+def load_truth(spec: str | os.PathLike[str], queries: int) -> NDArray[np.int64]:
+    """The ground truth of these queries, (q, k) int64."""
+    truth = read_ground_truth(spec)
+    if len(truth) != queries:
+        raise SourceError(
+            f"{spec}: ground truth of {len(truth)} queries for {queries} queries: name the right one"
+        )
+    return truth
+
+
+def run_range_queries(
+    index: Index,
+    queries: NDArray[Any],
+    radius: float,
+    *,
+    params: SearchParams | None = None,
+    rerank: bool = False,
+    within: Within | None = None,
+    threads: int = 1,
+) -> tuple[RangeAnswer, float]:
+    """All answers within a radius, and milliseconds per query."""
+    allowed = None if within is None else index.filter(within)
+    index.range_search(queries[:1], radius, params, rerank=rerank, within=allowed)
+    began = time.perf_counter()
+    found = index.range_search(queries, radius, params, threads, rerank=rerank, within=allowed)
+    return found, 1000 * (time.perf_counter() - began) / len(queries)
+
+
+def save_ranges(path: Path, found: RangeAnswer) -> None:
+    """Write starts, ids and distances as arrays of a .npz file."""
+    file = io.BytesIO()
+    np.savez(file, **found._asdict())
+    write_bytes(path, file.getvalue())
+
+
+def check_output(path: Path, suffixes: tuple[str, ...] = (".ivecs", ".npy")) -> None:
+    """Refuse, before the work, a name that answers cannot be written to."""
+    if path.suffix not in suffixes:
+        raise SourceError(f"{path}: answers are written to {' or '.join(suffixes)} files")
+    if not path.parent.is_dir():
+        raise SourceError(f"{path}: no directory {path.parent}: make it first")
+
+
+def save_ids(path: Path, ids: NDArray[np.int64]) -> None:
+    """Write ids (q, k) as .ivecs (int32) or .npy (int64)."""
+    if path.suffix == ".npy":
+        file = io.BytesIO()
+        np.save(file, ids)
+        write_bytes(path, file.getvalue())
+        return
+    if ids.max(initial=0) >= MAX_IVECS_ID:
+        raise SourceError(f"{path}: id {ids.max()} does not fit the 32 bits of .ivecs: write .npy")
+    write_bytes(path, write_vecs(ids.astype(np.int32), "ivecs"))

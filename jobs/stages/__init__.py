@@ -1,0 +1,1 @@
+"""What does each stage of a build do? train, encode, sort, build, commit."""

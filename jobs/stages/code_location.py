@@ -1,0 +1,105 @@
+"""Where the codes of a build are: inside its index directory, or at a URL the user gave.
+
+The place changes no byte of the codes, so it is no part of what a build is; the job remembers it, and so
+does the manifest. Codes may be moved between two runs: what is recorded must then be at the new place.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from aggtree.engine.dictionaries import CodeLayout
+from aggtree.jobs.planning.recipe import Recipe
+from aggtree.storage.errors import BuildMismatchError, DiskError, IndexFormatError, UnreachableError
+from aggtree.storage.index.code_store import CodeStore, ShardRecord, create_code_store
+from aggtree.storage.index.file_record import FileRecord
+from aggtree.storage.index.format import CODES
+from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.remote_files import is_url
+from aggtree.storage.work.job_record import JobRecord
+
+
+def checked_place(codes: str | None) -> str | None:
+    """The URL a user gave for the codes, or None; ValueError for anything else."""
+    if codes is None:
+        return None
+    if not is_url(codes) or codes.startswith(("http://", "https://")):
+        raise ValueError(
+            f"codes {codes!r}: expected a URL that can be written, such as s3://bucket/codes.zarr; "
+            "without it they are kept in the index directory"
+        )
+    return codes.rstrip("/")
+
+
+def place_of(job: JobRecord) -> str:
+    """Path or URL of a job's code store."""
+    return job.codes or str(job.build_directory / CODES)
+
+
+def move_codes(job: JobRecord, codes: str | None) -> JobRecord:
+    """The job with its codes at `codes`; None leaves them where they are.
+
+    BuildMismatchError when shards that were written are not at the new place.
+    """
+    if codes is None or codes == job.codes:
+        return job
+    moved = replace(job, codes=codes)
+    written = shard_records(job)
+    if written:
+        there = CodeStore.open(codes).present(written)
+        missing = min(set(written) - there, default=None)
+        if missing is not None:
+            raise BuildMismatchError(
+                f"{job.index}: shard {missing} was written to {place_of(job)} and is not at {codes}; "
+                "copy the codes there, or leave out --codes"
+            )
+    moved.save()
+    return moved
+
+
+def check_built_place(manifest: Manifest, index: Path, codes: str | None) -> None:
+    """Refuse another place for the codes of an index that is finished."""
+    place = manifest.codes.location if manifest.codes else f"{index}/{manifest.directory}/{CODES}"
+    if codes is not None and codes != place:
+        raise BuildMismatchError(f"{index}: built already, with its codes at {place}; leave out --codes")
+
+
+def shard_records(job: JobRecord) -> dict[int, ShardRecord]:
+    """The shards that were written, by number."""
+    return {number: ShardRecord.from_json(record) for number, record in job.done("encode").items()}
+
+
+def store_records(job: JobRecord, store: CodeStore) -> tuple[FileRecord, ...]:
+    """What the manifest says of the codes; an error when a shard has vanished meanwhile."""
+    shards = shard_records(job)
+    missing = set(range(store.shards)) - store.present(shards)
+    if missing:
+        raise IndexFormatError(
+            f"{store.location}: shard {min(missing)} is missing; run `aggtree encode` or build again"
+        )
+    directory = "" if job.codes else f"{job.build_directory.name}/{CODES}"
+    return tuple(store.file_records(directory, shards))
+
+
+def open_codes(job: JobRecord, recipe: Recipe) -> CodeStore:
+    """The code store of a job, made when it is not there yet."""
+    place = place_of(job)
+    try:
+        store = CodeStore.open(place)
+    except UnreachableError:
+        raise
+    except (DiskError, IndexFormatError):
+        return make_codes(job, recipe)
+    if job.codes and store.build != job.build:
+        whose = f"build {store.build}" if store.build else "something else"
+        raise BuildMismatchError(
+            f"{place}: holds the codes of {whose}, not of build {job.build}; "
+            "name another place by --codes, or remove what is there"
+        )
+    return store
+
+
+def make_codes(job: JobRecord, recipe: Recipe) -> CodeStore:
+    """Write the metadata of a job's code store; shards that are there stay."""
+    width, rows = CodeLayout(recipe.words).width, int(job.source["rows"])
+    build = job.build if job.codes else ""
+    return create_code_store(place_of(job), rows, width, recipe.shard_rows, recipe.chunk_rows, build)

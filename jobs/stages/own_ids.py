@@ -1,0 +1,55 @@
+"""The stage that copies the user's own ids, first of all: bad ids are told before hours of training."""
+
+from typing import Any
+
+from aggtree.jobs.planning.costs import DRIVER_BYTES
+from aggtree.jobs.running.memory import MIB
+from aggtree.storage.errors import JobError
+from aggtree.storage.index.file_record import FileRecord
+from aggtree.storage.index.format import MANIFEST, OWN_IDS
+from aggtree.storage.index.manifest import read_manifest
+from aggtree.storage.index.own_ids import KnownIds, write_own_ids
+from aggtree.storage.sources.base import VectorSource
+from aggtree.storage.sources.ids import IdSource
+from aggtree.storage.work.job_record import JobRecord
+
+STAGE = "ids"
+LEAST_ROOM = 16 * MIB
+
+
+def input_fingerprint(source: VectorSource, ids: IdSource | None) -> dict[str, Any]:
+    """What a build is made from: vectors, and ids if there are any."""
+    return source.fingerprint() | (ids.fingerprint() if ids is not None else {})
+
+
+def same_vectors(source: VectorSource, fingerprint: dict[str, Any]) -> bool:
+    """Whether these are the vectors of an input, whatever its ids are."""
+    return all(fingerprint.get(name) == value for name, value in source.fingerprint().items())
+
+
+def copy_ids(job: JobRecord, ids: IdSource | None, allowed: int, known: KnownIds | None = None) -> None:
+    """Copy the ids into the build, unless they are there; `known` are ids of other rows of the index."""
+    if ids is None or (job.done(STAGE) and (job.build_directory / OWN_IDS).exists()):
+        return
+    record = write_own_ids(
+        job.build_directory,
+        ids,
+        int(job.source["rows"]),
+        checksum=str(job.source["ids_crc32c"]),
+        room=max(LEAST_ROOM, (allowed - DRIVER_BYTES) // 2),
+        known=known,
+    )
+    job.record_done(STAGE, 0, record.to_json())
+
+
+def own_ids_record(job: JobRecord) -> FileRecord | None:
+    """The file of own ids that belongs to the build: as copied, or as in the index that is repaired."""
+    if "ids" not in job.source:
+        return None
+    for record in job.done(STAGE).values():
+        return FileRecord.from_json(record)
+    if (job.index / MANIFEST).exists() and (job.build_directory / OWN_IDS).exists():
+        manifest = read_manifest(job.index)
+        if manifest.build == job.build:
+            return manifest.file(OWN_IDS)
+    raise JobError(f"{job.index}: its own ids are missing; run `aggtree build --repair` with --ids")

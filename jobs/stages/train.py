@@ -1,0 +1,193 @@
+"""Stage 1: the dictionaries, from the stream of vectors in batches.
+
+A wide first dictionary is learned in passes over rows from the whole source. The first batch is then
+annealed offline, round after round; each further batch refines what was learned. A small source is one batch,
+from which the first dictionary is learned too. A checkpoint follows each pass, a few rounds, and each batch.
+The batches are fixed row ranges read in order, so the result depends on the rows and the parameters alone.
+Threads work on fixed blocks inside a batch; their number changes the time, not the bytes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.dictionaries import CodeLayout
+from aggtree.engine.params import AnnealingParams
+from aggtree.engine.training.annealing import DictionaryAnnealing
+from aggtree.engine.training.wide_dictionary_trainer import PASSES, FirstDictionaryTrainer
+from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, training_rows
+from aggtree.jobs.running.progress import Progress
+from aggtree.jobs.running.streams import as_dask_array, invalid_rows, read_in_order
+from aggtree.jobs.running.tasks import single_threaded_blas
+from aggtree.storage.index.dictionary_file import load_dictionaries, load_state, save_dictionaries, save_state
+from aggtree.storage.sources.base import VectorSource
+
+CHECKPOINT = "trainer"
+BATCHES_DONE = "job_batches_done"
+CHECKPOINT_ROUNDS = 5  # of annealing the first batch
+
+Map = Callable[..., Any]
+State = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """What training reads and writes.
+
+    checkpoint : file of the state of whichever trainer is at work: the first dictionary's, then the annealer.
+    dictionaries : file that appears when training is done.
+    skip_invalid : leave out rows with NaN or infinite values.
+    start : file of dictionaries to go on from, of which a wide first one stays; None to start from scratch.
+    """
+
+    params: AnnealingParams
+    batch_rows: int
+    train_rows: int
+    checkpoint: Path
+    dictionaries: Path
+    skip_invalid: bool = False
+    start: Path | None = None
+
+    @property
+    def wide_words(self) -> int:
+        """Words of a wide first dictionary that is to be learned; 0 when there is none."""
+        learned = CodeLayout(self.params.words).wide and self.start is None
+        return self.params.words[0] if learned else 0
+
+
+@contextmanager
+def thread_map(threads: int) -> Iterator[Map]:
+    """A `map` over `threads` threads; the plain one for 1."""
+    if threads <= 1:
+        yield map
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="train") as pool:
+        yield pool.map
+
+
+def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, progress: Progress) -> float:
+    """Learn dictionaries and write them; returns the mean squared error of the last batch."""
+    rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words)
+    state = load_state(job.checkpoint) if job.checkpoint.exists() else {}
+    with single_threaded_blas(), thread_map(threads) as mapper:
+        run = _Training(source, job, rows, ahead, mapper, progress)
+        if BATCHES_DONE in state:
+            trainer, done = DictionaryAnnealing.from_state(state), int(state[BATCHES_DONE][0])
+            run.begin(run.first_work + run.batch_work(done, len(trainer.distortions)))
+            run.anneal(trainer, done, None)
+        else:
+            trainer = _annealer(job.params)
+            run.anneal(trainer, 0, run.learn_first(state))
+    save_dictionaries(job.dictionaries, trainer.dictionaries, trainer.norm_ranges)
+    return float(trainer.distortions[-1])
+
+
+def learning_curve(state: State) -> dict[str, Any]:
+    """What the last checkpoint knows of the errors: as `BuildReport` has them."""
+    errors = state["distortions"].tolist()
+    later = max(0, int(state[BATCHES_DONE][0]) - 1)
+    return {"distortions": errors, "rounds": max(0, len(errors) - 1 - later)}
+
+
+def _annealer(params: AnnealingParams) -> DictionaryAnnealing:
+    return DictionaryAnnealing(
+        words=params.words,
+        dictionaries=len(params.words),
+        beam=params.beam,
+        seed=params.seed,
+        rounds=params.rounds,
+        tolerance=params.tolerance,
+        cooling=params.cooling,
+    )
+
+
+@dataclass(frozen=True)
+class _Training:
+    """One run of the job, from where the last one was stopped."""
+
+    source: VectorSource
+    job: TrainJob
+    rows: TrainingRows
+    ahead: int
+    map: Map
+    progress: Progress
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows of one pass of the first dictionary."""
+        return sum(stop - start for start, stop in self.rows.first)
+
+    @property
+    def first_work(self) -> int:
+        """Row passes of the first dictionary: one draws words, the others move them."""
+        return (1 + PASSES) * self.pass_rows
+
+    def batch_work(self, batches: int, rounds: int = 0) -> int:
+        """Row passes of so many batches, or of `rounds` of the first when there are none.
+
+        A row of the first batch counts once for each round that may come, and once before.
+        """
+        size = self.rows.batches[0][1] - self.rows.batches[0][0]
+        return size * (batches + self.job.params.rounds if batches else rounds)
+
+    def begin(self, done: int) -> None:
+        total = self.first_work + self.batch_work(len(self.rows.batches))
+        self.progress.begin("train", total, done=done, unit="row passes")
+
+    def advance_to(self, done: int) -> None:
+        self.progress.advance(max(0, done - self.progress.done))
+
+    def learn_first(self, state: State) -> NDArray[np.float32] | None:
+        """The words of a wide first dictionary, from the passes in `state` on; None when batches teach it."""
+        if not self.rows.first:
+            self.begin(0)
+            return None
+        trainer = (
+            FirstDictionaryTrainer.from_state(state)
+            if state
+            else FirstDictionaryTrainer(self.job.wide_words, self.job.params.seed)
+        )
+        self.begin(trainer.passes_made * self.pass_rows)
+        while not trainer.done:
+            for rows in self.read(self.rows.first):
+                trainer.add(rows, map=self.map)
+                self.progress.advance(len(rows))
+            trainer.end_pass()
+            save_state(self.job.checkpoint, trainer.state())
+        self.advance_to(self.first_work)
+        return trainer.words
+
+    def anneal(self, trainer: DictionaryAnnealing, done: int, first: NDArray[np.float32] | None) -> None:
+        """Train on the batches that are left; `first` is a first dictionary learned before."""
+
+        def save() -> None:
+            save_state(self.job.checkpoint, trainer.state() | {BATCHES_DONE: np.asarray([done], np.int64)})
+
+        def after_round(number: int, _: float) -> None:
+            if number % CHECKPOINT_ROUNDS == 0:
+                save()
+            self.advance_to(self.first_work + self.batch_work(0, number + 1))
+
+        start = None if self.job.start is None else load_dictionaries(self.job.start)[0]
+        for rows in self.read(self.rows.batches[done:]):
+            if done:
+                trainer.partial_fit(rows, map=self.map)
+            else:
+                again = len(trainer.distortions) > 0
+                trainer.fit(rows, start=start, first=first, resume=again, map=self.map, progress=after_round)
+            done += 1
+            save()
+            self.advance_to(self.first_work + self.batch_work(done))
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[NDArray[Any]]:
+        """The usable rows of each range, in order."""
+        array = as_dask_array(self.source, cut_at(ranges, self.source.rows))
+        for (first, _), batch in zip(ranges, read_in_order(array, ranges, self.ahead), strict=True):
+            wrong = invalid_rows(self.source.spec, batch, first, allowed=self.job.skip_invalid)
+            yield np.delete(batch, wrong, axis=0) if len(wrong) else batch

@@ -1,0 +1,1 @@
+"""What is a committed index on disk? Its format, manifest, files, reader and writer."""

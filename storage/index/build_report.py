@@ -1,0 +1,125 @@
+"""What a build took, kept beside the manifest for people: no part of the index, and never checked against it.
+
+    sift.index/report.json   sealed record: the build, what each stage took, and how the error fell
+
+Times and memory differ from run to run while the files of a build do not, so they are kept apart from them.
+An index without this file, or with that of another build, is as good as any.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggtree.storage.atomic import Json
+from aggtree.storage.errors import AggtreeError, IndexFormatError
+from aggtree.storage.sealed_json import read_beside, write_sealed
+from aggtree.storage.work.job_record import JobRecord
+
+REPORT = "report.json"
+FORMAT = "aggtree build report"
+VERSION = 1
+FIGURES = "figures"
+"""The records of finished stages among those of finished partitions, numbered in the order of their ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFigures:
+    """What the run that finished a stage took; runs that were killed before it are not counted.
+
+    began : seconds since 1970.
+    done : units of work of this run, `total` of all runs; rows, or passes over rows in training.
+    projected, peak : bytes of memory of the whole process tree, planned and measured.
+    disk : bytes in the index directory at the end of the stage.
+    memory : (seconds since the stage began, largest number of bytes until then since the point before).
+    """
+
+    name: str
+    began: float
+    seconds: float
+    done: int
+    total: int
+    unit: str
+    projected: int
+    peak: int
+    disk: int
+    memory: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """Units of work per second."""
+        return self.done / max(self.seconds, 1e-9)
+
+    def to_json(self) -> dict[str, Json]:
+        return {**vars(self), "memory": [list(point) for point in self.memory]}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "StageFigures":
+        return cls(
+            name=str(record["name"]),
+            began=float(record["began"]),
+            seconds=float(record["seconds"]),
+            done=int(record["done"]),
+            total=int(record["total"]),
+            unit=str(record["unit"]),
+            projected=int(record["projected"]),
+            peak=int(record["peak"]),
+            disk=int(record["disk"]),
+            memory=tuple((float(seconds), int(used)) for seconds, used in record["memory"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildReport:
+    """The stages of a build in the order of their ends, and its learning curve.
+
+    distortions : E of the first batch at the start and after each of `rounds` rounds, then of each further
+        batch as it arrived, before anything was learned from it; empty when it was not recorded.
+    """
+
+    build: str
+    stages: tuple[StageFigures, ...] = ()
+    distortions: tuple[float, ...] = ()
+    rounds: int = 0
+
+
+def record_stage(job: JobRecord, figures: StageFigures) -> None:
+    """Keep what a stage took until the commit; a disk that cannot take it is no reason to stop."""
+    with suppress(AggtreeError):
+        job.record_done(FIGURES, len(job.done(FIGURES)), figures.to_json())
+
+
+def write_report(job: JobRecord) -> None:
+    """Put the figures of a build that was committed beside its manifest, after those of an earlier repair."""
+    with suppress(AggtreeError, KeyError, TypeError, ValueError):
+        known = read_report(job.index, job.build)
+        stages: list[Json] = [figures.to_json() for figures in known.stages] if known else []
+        stages += job.done(FIGURES).values()
+        trained = next(iter(job.done("train").values()), {})
+        curve: dict[str, Json] = {"distortions": [], "rounds": 0}
+        if known:
+            curve = {"distortions": list(known.distortions), "rounds": known.rounds}
+        curve |= {name: trained[name] for name in curve if name in trained}
+        record: dict[str, Json] = {"format": FORMAT, "version": VERSION, "build": job.build, "stages": stages}
+        write_sealed(job.index / REPORT, record | curve)
+
+
+def read_report(index: Path, build: str) -> BuildReport | None:
+    """The report of this build; None when there is none, or of another build only.
+
+    IndexFormatError when it is damaged.
+    """
+    path, remedy = index / REPORT, "remove it, nothing depends on it"
+    record = read_beside(path, (FORMAT, VERSION), build, remedy)
+    if record is None:
+        return None
+    try:
+        return BuildReport(
+            build=build,
+            stages=tuple(StageFigures.from_json(stage) for stage in record["stages"]),
+            distortions=tuple(float(value) for value in record["distortions"]),
+            rounds=int(record["rounds"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IndexFormatError(f"{path}: cannot be understood; {remedy}") from error

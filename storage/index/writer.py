@@ -1,0 +1,229 @@
+"""From parts to a committed index: the parts' levels are copied one after another, offsets added.
+
+A node that spans parts is written by the part that holds its first row, and ends where the next
+node begins, so stitching is concatenation per level. Memory is one block, whatever the size.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.dictionaries import CodeLayout
+from aggtree.engine.params import Metric
+from aggtree.engine.tree.layout import TreeShape, tree_shape
+from aggtree.storage.array_file import ArrayFile
+from aggtree.storage.atomic import NewFile, explained, make_directory, replace_file
+from aggtree.storage.checksums import BLOCK, BlockChecksums
+from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.index.dictionary_file import DICTIONARY_KIND, load_dictionaries
+from aggtree.storage.index.file_record import FileRecord, RemoteCodes
+from aggtree.storage.index.first_groups import write_first_groups
+from aggtree.storage.index.format import DICTIONARIES, TREE, build_name
+from aggtree.storage.index.manifest import Manifest, commit_manifest
+from aggtree.storage.work.partitions import Part, open_part
+
+ROWS = 1 << 20
+"""Elements copied at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StitchedTree:
+    """What the manifest must know of the tree's files."""
+
+    norm_bytes: int
+    level_nodes: tuple[int, ...]
+    level_leaves: tuple[int, ...]
+    files: tuple[FileRecord, ...]
+
+
+def stitch_parts(
+    index: Path,
+    build: str,
+    parts: Sequence[Path],
+    layout: CodeLayout,
+    *,
+    norm_bytes: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> StitchedTree:
+    """Write build-<id>/tree from the parts of consecutive ranges of the (code, id) order.
+
+    Every byte of the parts is compared with its checksum first. `progress` is told the number of
+    slices copied so far and of all slices; a slice is one level of one part.
+    """
+    nodes, leaves, id_dtype = _count(parts, layout)
+    shape = tree_shape(nodes, leaves, layout, norm_bytes)
+    dtypes = _dtypes(shape, id_dtype)
+    lengths = _lengths(shape)
+    directory = index / build_name(build) / TREE
+    make_directory(directory)
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(replace_file(directory / name, lengths[name] * dtypes[name].itemsize))
+            for name in dtypes
+        }
+        slices = [(level, number) for level in range(layout.levels + 1) for number in range(len(parts))]
+        for done, (level, number) in enumerate(slices, start=1):
+            offsets = {
+                "child_start": int(shape.first_node[number, level + 1]),
+                "leaf_start": int(shape.first_leaf[number, level]),
+            }
+            with open_part(parts[number]) as part:
+                _copy_level(part, level, files, offsets, dtypes["child_start"])
+            if progress:
+                progress(done, len(slices))
+        files["child_start"].write(np.array([shape.level_start[-1]], dtypes["child_start"]))
+        files["leaf_start"].write(np.array([shape.level_leaf[-1]], dtypes["leaf_start"]))
+    records = tuple(
+        FileRecord.of(f"{build_name(build)}/{TREE}/{name}", file.checksums, dtypes[name].str, lengths[name])
+        for name, file in files.items()
+    )
+    records += write_first_groups(index, build, lengths["first_labels"])
+    return StitchedTree(
+        norm_bytes=norm_bytes,
+        level_nodes=_counts(shape.level_start),
+        level_leaves=_counts(shape.level_leaf),
+        files=records,
+    )
+
+
+def file_record(index: Path, path: str) -> FileRecord:
+    """The manifest entry of a file that is in place, read from its bytes."""
+    checksums = BlockChecksums()
+    with explained(index / path), (index / path).open("rb") as file:
+        while data := file.read(BLOCK):
+            checksums.add(data)
+    return FileRecord.of(path, checksums)
+
+
+def commit_index(index: Path, build: str, **facts: Any) -> Manifest:
+    """Commit a build as the index; arguments as of `describe_build`."""
+    manifest = describe_build(index, build, **facts)
+    commit_manifest(index, manifest)
+    return manifest
+
+
+def describe_build(
+    index: Path,
+    build: str,
+    *,
+    tree: StitchedTree,
+    codes: Iterable[FileRecord],
+    source_rows: int,
+    parameters: Mapping[str, Any],
+    source: Mapping[str, Any],
+    own_ids: FileRecord | None = None,
+    remote_codes: RemoteCodes | None = None,
+    vectors: str = "",
+    metric: Metric = "l2",
+) -> Manifest:
+    """The manifest of a build whose dictionaries, codes and tree are in place.
+
+    codes : files of the code store inside the index; none if it has `remote_codes`.
+    vectors : what opens the source again, or "".
+    own_ids : the file of own ids, if there is one.
+    """
+    path = f"{build_name(build)}/{DICTIONARIES}"
+    with ArrayFile(index / path, DICTIONARY_KIND) as file:
+        file.check()
+    dictionaries, _ = load_dictionaries(index / path)
+    return Manifest(
+        build=build,
+        rows=sum(tree.level_leaves),
+        source_rows=source_rows,
+        own_ids=own_ids is not None,
+        dimension=dictionaries.dimension,
+        words=dictionaries.layout.words,
+        norm_bytes=tree.norm_bytes,
+        level_nodes=tree.level_nodes,
+        level_leaves=tree.level_leaves,
+        files=(file_record(index, path), *codes, *tree.files, *((own_ids,) if own_ids else ())),
+        parameters=dict(parameters),
+        source=dict(source),
+        codes=remote_codes,
+        vectors=vectors,
+        metric=metric,
+    )
+
+
+def _count(
+    parts: Sequence[Path], layout: CodeLayout
+) -> tuple[NDArray[np.int64], NDArray[np.int64], np.dtype[Any]]:
+    """Nodes and leaves (parts, M + 1) int64, and the dtype of the ids."""
+    if not parts:
+        raise ValueError("a tree of no parts")
+    nodes, leaves = np.zeros((2, len(parts), layout.levels + 1), np.int64)
+    id_dtypes = set()
+    for number, path in enumerate(parts):
+        with open_part(path) as part:
+            part.check()
+            if len(part.level_nodes) != layout.levels + 1:
+                raise IndexFormatError(
+                    f"{path}: {len(part.level_nodes) - 1} levels, expected {layout.levels}"
+                )
+            nodes[number], leaves[number] = part.level_nodes, part.level_leaves
+            id_dtypes.add(part.id_dtype)
+    if len(id_dtypes) > 1:
+        raise IndexFormatError(f"{parts[0].parent}: parts with ids of {len(id_dtypes)} dtypes")
+    return nodes, leaves, id_dtypes.pop()
+
+
+def _dtypes(shape: TreeShape, id_dtype: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
+    start = shape.start_dtype.newbyteorder("<")
+    return {
+        "first_labels": np.dtype("<u2"),
+        "labels": np.dtype("|u1"),
+        "norms": np.dtype("<f4"),
+        "child_start": start,
+        "leaf_start": start,
+        "records": np.dtype("|u1"),
+        "ids": id_dtype,
+    }
+
+
+def _lengths(shape: TreeShape) -> dict[str, int]:
+    nodes, leaves, size = (
+        int(starts[-1]) for starts in (shape.level_start, shape.level_leaf, shape.record_start)
+    )
+    lengths = {"labels": nodes, "norms": nodes, "child_start": nodes + 1, "leaf_start": nodes + 1}
+    return lengths | {"records": size, "ids": leaves, "first_labels": int(shape.level_start[2] - 1)}
+
+
+def _copy_level(
+    part: Part,
+    level: int,
+    files: Mapping[str, NewFile],
+    offsets: Mapping[str, int],
+    start_dtype: np.dtype[Any],
+) -> None:
+    """Append one level of one part to the tree's files; `offsets` are added to the start arrays."""
+    for labels in _slices(part, "labels", "level_start", level):
+        files["labels"].write((labels & 0xFF).astype(np.uint8))
+        if level == 1:
+            files["first_labels"].write(labels)
+    for name, starts in (("norms", "level_start"), ("records", "record_start"), ("ids", "level_leaf")):
+        for block in _slices(part, name, starts, level):
+            files[name].write(block)
+    for name, offset in offsets.items():
+        for block in _slices(part, name, "level_start", level):
+            files[name].write(shifted(block, offset, start_dtype))
+
+
+def shifted(starts: NDArray[np.uint32], offset: int, dtype: np.dtype[Any]) -> NDArray[np.unsignedinteger]:
+    """Local starts of a part as numbers in the whole tree; 64 bits wide where they must be."""
+    return (starts.astype(np.uint64) + np.uint64(offset)).astype(dtype)
+
+
+def _slices(part: Part, name: str, starts: str, level: int) -> Iterator[NDArray[Any]]:
+    """One level of an array in blocks."""
+    start, stop = (int(value) for value in part.starts[starts][level : level + 2])
+    for first in range(start, stop, ROWS):
+        yield part.file.read(name, first, min(first + ROWS, stop))
+
+
+def _counts(starts: NDArray[np.int64]) -> tuple[int, ...]:
+    return tuple(int(count) for count in np.diff(starts))

@@ -1,0 +1,1 @@
+"""What does a search need from disk beside the tree?"""

@@ -1,0 +1,1 @@
+"""Where do vectors and ids come from? One interface for every source, read by row range."""

@@ -1,0 +1,1 @@
+"""Is every byte of an index right? Checksums, structure, norms, and the codes themselves."""

@@ -1,0 +1,71 @@
+"""Whether the tree holds the codes of the code store: the same code for each row.
+
+Both sides are read once, in their own order, and a hash of (row, code) is added up for each shard. Equal
+sums mean equal codes, but for one chance in 2⁶⁴; memory is a bit per row. The bytes and the structure must
+have been checked.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.engine.tree.check_kernels import add_leaf_sums, code_sum, mark_ids
+from aggtree.engine.tree.layout import Tree
+from aggtree.storage.index.code_store import CodeStore
+from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.verify.norms import path_labels
+
+BLOCK_NODES = 1 << 16
+
+Advance = Callable[[int], None]
+"""Told the bytes that were compared."""
+
+
+def rows_of_other_codes(
+    tree: Tree, manifest: Manifest, codes: str | Path, advance: Advance
+) -> list[tuple[int, int]]:
+    """Ranges of rows, one per shard, in which the tree holds other codes than the store."""
+    store = CodeStore.open(codes)
+    sums = _tree_sums(tree, manifest, store, advance)
+    seen = np.zeros(-(-manifest.source_rows // 8), np.uint8)
+    mark_ids(tree.ids, manifest.source_rows, seen)
+    different = []
+    for shard in range(store.shards):
+        start, stop = store.shard_range(shard)
+        total = np.uint64(0)
+        with np.errstate(over="ignore"):  # sums are modulo 2⁶⁴
+            for first in range(start, stop, store.chunk_rows):
+                last = min(first + store.chunk_rows, stop)
+                total += np.uint64(code_sum(store.read(first, last), first, seen))
+                advance((last - first) * store.width)
+        if total != sums[shard]:
+            different.append((start, stop))
+    return different
+
+
+def _tree_sums(tree: Tree, manifest: Manifest, store: CodeStore, advance: Advance) -> NDArray[np.uint64]:
+    """Sum of each shard, from the leaves of the tree, (shards,) uint64."""
+    counts, layout = manifest.counts, manifest.layout
+    sums = np.zeros(store.shards, np.uint64)
+    for level in range(1, layout.levels + 1):
+        first, stop = counts.level_start[level : level + 2]
+        for start in range(first, stop, BLOCK_NODES):
+            nodes = np.arange(start, min(start + BLOCK_NODES, stop))
+            labels = np.zeros((len(nodes), layout.levels), np.uint16)
+            labels[:, :level] = np.stack(path_labels(tree, level, nodes), axis=1)
+            prefixes = layout.pack(labels)[:, : layout.prefix_bytes(level)]
+            size = counts.record_bytes(level)
+            add_leaf_sums(
+                tree,
+                level,
+                start,
+                np.ascontiguousarray(prefixes),
+                manifest.norm_bytes,
+                size,
+                store.shard_rows,
+                sums,
+            )
+            advance(int(tree.leaf_start[nodes[-1] + 1] - tree.leaf_start[start]) * size)
+    return sums

@@ -1,0 +1,330 @@
+"""Whether every byte of an index is right: checksums of all files, then the structure of the tree.
+
+A deep check also compares the tree with the codes it was made from.
+
+Checksums are computed by threads, one run of blocks each; CRC-32C and reading leave the interpreter
+free, so they scale. Damage is named by file, block of 4 MiB and level of the tree.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.storage.array_file import ArrayFile
+from aggtree.storage.checksums import BLOCK, block_ranges, crc32c
+from aggtree.storage.errors import AggtreeError, DiskError, IndexFormatError
+from aggtree.storage.index.code_store import METADATA, CodeStore
+from aggtree.storage.index.dictionary_file import DICTIONARY_KIND
+from aggtree.storage.index.file_record import FileRecord, RemoteCodes, file_problem
+from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, TREE
+from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.reader import OpenSegment
+from aggtree.storage.row_bits import deleted_rows
+from aggtree.storage.verify.deep import rows_of_other_codes
+from aggtree.storage.verify.norms import norm_checks
+from aggtree.storage.verify.structure import content_checks, offset_checks
+
+BLOCKS_PER_TASK = 16
+
+
+@dataclass(frozen=True, order=True)
+class Damage:
+    """Something wrong in an index.
+
+    file : below the index directory.
+    block : number of the block of 4 MiB, or -1 for the whole file.
+    what : what is wrong with it, with the tree's level or the rows concerned.
+    """
+
+    file: str
+    block: int
+    what: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: {self.what}" if self.block < 0 else f"{self.file}: block {self.block}: {self.what}"
+        )
+
+
+class _Meter:
+    """Tells how many bytes were compared, of how many."""
+
+    def __init__(self, total: int, tell: Callable[[int, int], None] | None) -> None:
+        self._total, self._tell, self._done = total, tell, 0
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        if self._tell:
+            self._tell(self._done, self._total)
+
+
+def verify_index(
+    path: str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+    workers: int = 1,
+    *,
+    deep: bool = False,
+) -> list[Damage]:
+    """Read every byte of an index; returns the damage found, nothing when all is well.
+
+    `progress` is told the bytes compared so far and the bytes to compare.
+    deep : also compare the tree with the codes, row by row, and the norms of all nodes instead of a sample.
+    IndexFormatError when there is no index at all.
+    """
+    index = Path(path)
+    if not (index / MANIFEST).exists():
+        read_manifest(index)
+    try:
+        manifest = read_manifest(index)
+    except AggtreeError as error:
+        return [Damage(MANIFEST, -1, str(error).removeprefix(f"{index / MANIFEST}: "))]
+    meter = _Meter(sum(_bytes_to_read(part, deep=deep) for part in manifest.parts), progress)
+    damage = [
+        item for part in manifest.parts for item in _check_build(index, part, meter, workers, deep=deep)
+    ]
+    damage += _check_live(index, manifest)
+    if damage and read_manifest(index) != manifest:
+        # Replaced meanwhile, its files removed: the index is another one now.
+        return verify_index(index, progress, workers, deep=deep)
+    return damage
+
+
+def _bytes_to_read(part: Manifest, *, deep: bool) -> int:
+    """Bytes of a segment that are compared."""
+    remote = part.codes.files if part.codes else ()
+    size = sum(record.bytes for record in (*part.files, *remote))
+    return size + (part.tree_file("records").bytes + part.source_rows * part.layout.width if deep else 0)
+
+
+def _check_live(index: Path, manifest: Manifest) -> Iterator[Damage]:
+    """Whether as many rows are deleted as the manifest says, and by the right bytes."""
+    if manifest.live is None:
+        return
+    record = manifest.live.file
+    problem = file_problem(index, record)
+    if problem:
+        yield Damage(record.path, -1, problem)
+        return
+    for block, what in _bad_blocks(index, _Task(record, tuple(block_ranges(record.bytes)))):
+        yield Damage(record.path, block, what)
+        problem = what
+    if problem:
+        return
+    bits = np.fromfile(index / record.path, np.uint8)
+    if deleted_rows(bits, manifest.all_source_rows) != manifest.live.deleted:
+        yield Damage(record.path, -1, f"deletes other than {manifest.live.deleted:,} rows")
+
+
+def _check_build(index: Path, manifest: Manifest, meter: _Meter, workers: int, *, deep: bool) -> list[Damage]:
+    """All checks of one segment, as a manifest describes it."""
+    damage = check_bytes(index, manifest, meter.advance, workers)
+    for check in (_check_dictionaries, _check_codes):
+        damage += check(index, manifest)
+    if manifest.codes is not None:
+        damage += _check_remote_codes(manifest.codes, manifest, meter.advance, workers)
+    if not any(f"/{TREE}/" in item.file for item in damage):
+        damage += _check_tree(index, manifest, workers, every_node=deep)
+    if deep and not damage:
+        damage += _check_against_codes(index, manifest, meter.advance)
+    return sorted(set(damage))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A run of blocks of one file."""
+
+    record: FileRecord
+    ranges: tuple[tuple[int, int], ...]
+
+
+def check_bytes(
+    index: Path, manifest: Manifest, advance: Callable[[int], None], workers: int
+) -> list[Damage]:
+    """Compare the size of each file and the checksum of each block; `advance` is told the bytes compared."""
+    damage: list[Damage] = []
+    tasks: list[_Task] = []
+    for record in manifest.files:
+        problem = file_problem(index, record)
+        if problem:
+            damage.append(Damage(record.path, -1, problem + _rows(index, manifest, record)))
+            continue
+        ranges = tuple(block_ranges(record.bytes))
+        tasks += [
+            _Task(record, ranges[i : i + BLOCKS_PER_TASK]) for i in range(0, len(ranges), BLOCKS_PER_TASK)
+        ]
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for task, bad in zip(tasks, pool.map(lambda task: _bad_blocks(index, task), tasks), strict=True):
+            for block, what in bad:
+                place = _levels(manifest, task.record, block) + _rows(index, manifest, task.record)
+                damage.append(Damage(task.record.path, block, what + place))
+            advance(task.ranges[-1][1] - task.ranges[0][0])
+    return damage
+
+
+def _bad_blocks(index: Path, task: _Task) -> list[tuple[int, str]]:
+    """The blocks whose bytes have changed or cannot be read, and which of both."""
+    buffer = np.empty(BLOCK, np.uint8)
+    bad = []
+    for start, stop in task.ranges:
+        block = start // BLOCK
+        try:
+            if _crc(index / task.record.path, buffer[: stop - start], start) != task.record.blocks[block]:
+                bad.append((block, "checksum does not match"))
+        except OSError as error:
+            bad.append((block, f"cannot be read: {error.strerror or error}"))
+    return bad
+
+
+def _crc(path: Path, buffer: NDArray[np.uint8], start: int) -> int:
+    """Checksum of the bytes of a file from `start`, as many as the buffer holds."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(descriptor, [buffer[done:].data], start + done)
+            if count == 0:
+                raise OSError("the file became shorter")
+            done += count
+    finally:
+        os.close(descriptor)
+    return crc32c(buffer)
+
+
+def _rows(index: Path, manifest: Manifest, record: FileRecord) -> str:
+    """Which rows are to be encoded again, when a file of codes is damaged."""
+    if f"/{CODES}/c/" not in record.path:
+        return ""
+    shard = record.path.split("/")[-2]
+    try:
+        start, stop = CodeStore.open(index / manifest.directory / CODES).shard_range(int(shard))
+    except (AggtreeError, ValueError):
+        return f", codes of shard {shard}: encode it again"
+    return f", codes of rows {start} to {stop} (shard {shard}): encode them again"
+
+
+def _levels(manifest: Manifest, record: FileRecord, block: int) -> str:
+    """Which levels of the tree a block holds."""
+    *_, parent, name = record.path.split("/")
+    if parent != TREE:
+        return ""
+    itemsize = record.bytes // record.length
+    first = block * BLOCK // itemsize
+    last = (min((block + 1) * BLOCK, record.bytes) - 1) // itemsize
+    low, high = _level(manifest, name, first), _level(manifest, name, last)
+    return f" (level {low})" if low == high else f" (levels {low} to {high})"
+
+
+def _level(manifest: Manifest, name: str, element: int) -> int:
+    """The level of the tree an element of an array belongs to; a sentinel counts to the last."""
+    counts = manifest.counts
+    starts = {"records": counts.record_start, "ids": counts.level_leaf}.get(name, counts.level_start)
+    if name == "first_labels":
+        return 1
+    return min(bisect_right(starts, element) - 1, len(manifest.words))
+
+
+def _check_dictionaries(index: Path, manifest: Manifest) -> Iterator[Damage]:
+    record = manifest.file(DICTIONARIES)
+    if file_problem(index, record):
+        return
+    try:
+        with ArrayFile(index / record.path, DICTIONARY_KIND) as file:
+            file.check()
+            arrays = file.arrays()
+    except AggtreeError as error:
+        yield Damage(record.path, -1, str(error).removeprefix(f"{index / record.path}: "))
+        return
+    for name in ("words", "norm_ranges"):
+        if name not in arrays or not np.isfinite(arrays[name]).all():
+            yield Damage(record.path, -1, f"array {name} is missing or holds a number that is not finite")
+
+
+def _check_codes(index: Path, manifest: Manifest) -> Iterator[Damage]:
+    directory = f"{manifest.directory}/{CODES}"
+    named = {record.path for record in manifest.files if record.path.startswith(f"{directory}/")}
+    if not named:
+        return
+    try:
+        store = CodeStore.open(index / directory)
+    except (IndexFormatError, DiskError) as error:
+        yield Damage(
+            f"{directory}/{METADATA}", -1, str(error).removeprefix(f"{index / directory}/{METADATA}: ")
+        )
+        return
+    yield from _check_store(store, f"{directory}/{METADATA}", len(named) - 1, manifest)
+
+
+def _check_store(store: CodeStore, metadata: str, shards: int, manifest: Manifest) -> Iterator[Damage]:
+    """Whether a store has the shape of the index, and as many shards as the manifest names."""
+    if (store.rows, store.width) != (manifest.source_rows, manifest.layout.width):
+        shape = f"{store.rows} codes of {store.width} bytes"
+        expected = f"{manifest.source_rows} of {manifest.layout.width}"
+        yield Damage(metadata, -1, f"{shape}, the manifest says {expected}")
+    if shards != store.shards:
+        yield Damage(MANIFEST, -1, f"names {shards} shards of codes, the store has {store.shards}")
+
+
+def _check_remote_codes(
+    codes: RemoteCodes, manifest: Manifest, advance: Callable[[int], None], workers: int
+) -> list[Damage]:
+    """Compare every byte of a store outside the index; one line when it cannot be reached at all."""
+    metadata = f"{codes.location}/{METADATA}"
+    try:
+        store = CodeStore.open(codes.location)
+    except (IndexFormatError, DiskError) as error:
+        return [Damage(metadata, -1, str(error).removeprefix(f"{metadata}: "))]
+    damage = list(_check_store(store, metadata, len(codes.files) - 1, manifest))
+
+    def check(record: FileRecord) -> list[Damage]:
+        name = f"{codes.location}/{record.path}"
+        try:
+            return [Damage(name, block, "checksum does not match") for block in store.bad_blocks(record)]
+        except DiskError as error:
+            return [Damage(name, -1, str(error).removeprefix(f"{name}: "))]
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for record, found in zip(codes.files, pool.map(check, codes.files), strict=True):
+            damage += found
+            advance(record.bytes)
+    return damage
+
+
+def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bool) -> list[Damage]:
+    """Check the structure; the bytes are known to be what the manifest says."""
+    damage: list[Damage] = []
+
+    def report(name: str, element: int, what: str) -> None:
+        block = element * np.dtype(manifest.tree_file(name).dtype).itemsize // BLOCK
+        message = f"{what} (level {_level(manifest, name, element)}, element {element})"
+        damage.append(Damage(manifest.tree_file(name).path, block, message))
+
+    try:
+        searcher = OpenSegment(index, manifest).searcher
+    except AggtreeError as error:
+        return [Damage(manifest.directory, -1, str(error))]
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        tree, dictionaries = searcher.tree, searcher.dictionaries
+        for checks in (
+            offset_checks(tree, manifest, report),
+            content_checks(tree, manifest, report),
+            norm_checks(tree, dictionaries, manifest, report, every_node=every_node),
+        ):
+            list(pool.map(lambda check: check(), checks))
+            if damage:  # what follows would be led astray
+                break
+    return damage
+
+
+def _check_against_codes(index: Path, manifest: Manifest, advance: Callable[[int], None]) -> Iterator[Damage]:
+    """Compare the tree with the codes; both are known to be whole."""
+    codes = manifest.codes.location if manifest.codes else index / manifest.directory / CODES
+    different = rows_of_other_codes(OpenSegment(index, manifest).tree, manifest, codes, advance)
+    for start, stop in different:
+        what = f"rows {start} to {stop}: the tree holds other codes than {CODES}; build it again from them"
+        yield Damage(manifest.tree_file("records").path, -1, what)

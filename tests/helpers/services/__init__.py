@@ -1,0 +1,1 @@
+"""What tests start beside themselves: browsers, clusters, servers, commands."""

@@ -1,0 +1,67 @@
+"""Small builds for tests of jobs: seconds at most, with several batches, shards and partitions."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggtree.storage.index.build_report import REPORT
+from aggtree.storage.index.format import MANIFEST
+from aggtree.storage.sealed_json import seal, unseal
+
+ROWS, DIMENSION = 3100, 12
+
+# Neither rows nor batches nor shards divide evenly.
+SMALL: dict[str, Any] = {
+    "words": (16, 16, 16),
+    "beam": 4,
+    "train_rows": 2000,
+    "batch_rows": 1000,
+    "shard_rows": 700,
+    "bucket": 8,
+}
+# A wide first dictionary, learned in passes of its own.
+WIDE = SMALL | {"words": (300, 16, 16)}
+SMALL_ARGUMENTS = [
+    *("--words", "16x3", "--beam", "4", "--train-rows", "2000", "--batch-rows", "1000"),
+    *("--shard-rows", "700", "--bucket", "8"),
+]
+
+
+def vectors(rows: int = ROWS, dimension: int = DIMENSION, seed: int = 0) -> NDArray[np.uint8]:
+    """Clustered vectors, (rows, dimension) uint8, some of them equal."""
+    rng = np.random.default_rng(seed)
+    centres = rng.integers(0, 200, (20, dimension))
+    made = centres[rng.integers(0, 20, rows)] + rng.integers(0, 56, (rows, dimension))
+    made[rows // 2 : rows // 2 + 40] = made[0]
+    return made.astype(np.uint8)
+
+
+def contents(index: Path) -> dict[str, str]:
+    """Name and digest of every file of an index; of the manifest, of all but the place of the vectors.
+
+    What the build took is no part of the index, and is left out.
+    """
+    return {
+        str(path.relative_to(index)): hashlib.sha256(_without_place(path)).hexdigest()
+        for path in sorted(index.rglob("*"))
+        if path.is_file() and path != index / REPORT
+    }
+
+
+def _without_place(path: Path) -> bytes:
+    """The bytes of a file, sealed again without `vectors` if it is a manifest: only they know a path."""
+    data = path.read_bytes()
+    if path.name != MANIFEST:
+        return data
+    record = unseal(data, str(path))
+    record.pop("vectors", None)
+    return seal(record)
+
+
+def make_ids(rows: int = ROWS, seed: int = 0) -> np.ndarray:
+    """Distinct ids of 64 bits, some below zero, in no order."""
+    random = np.random.default_rng(seed)
+    return np.unique(random.integers(-(2**62), 2**62, 2 * rows))[random.permutation(2 * rows)[:rows]]

@@ -1,0 +1,1 @@
+"""What the reliability tests run in processes of their own."""

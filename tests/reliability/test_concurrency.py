@@ -1,0 +1,10 @@
+"""Readers while the index is replaced: each sees the old index or the new one, whole."""
+
+from reliability import readers
+
+
+def test_readers_see_whole_indexes_while_it_is_replaced(tmp_path):
+    counts = readers.run(tmp_path, 0, readers=2, seconds=3, commits=4)
+    assert (counts["wrong answers"], counts["errors"], counts["crashes"]) == (0, 0, 0)
+    assert counts["commits"] >= 4
+    assert counts["answers"] > 0
