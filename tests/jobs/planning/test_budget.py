@@ -13,7 +13,7 @@ from helpers.small_builds import SMALL_ARGUMENTS, vectors
 from aggtree.jobs.running.memory import format_size, parse_size
 
 CODE = (
-    "import sys; from aggtree.jobs import plan; plan.CLUSTER_ROWS = int(sys.argv.pop(1)); "
+    "import sys; from aggtree.jobs.planning import plan; plan.CLUSTER_ROWS = int(sys.argv.pop(1)); "
     "from aggtree.jobs.cli.main import main; main(sys.argv[1:])"
 )
 

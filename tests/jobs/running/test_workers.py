@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from helpers.services import failing_task
@@ -47,7 +48,7 @@ def one_line(error: pytest.ExceptionInfo[JobError]) -> str:
 def test_a_partition_that_fails_on_a_worker_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     tasks = [failing_task.Failing(3, str(tmp_path / "tried"))]
     with existing_cluster(cluster.address) as executor, pytest.raises(JobError) as error:
-        executor.client.upload_file(failing_task.__file__)  # they know aggtree, not its tests
+        cloudpickle.register_pickle_by_value(failing_task)  # workers know aggtree, not its tests
         list(executor.run("encode", failing_task.fail, tasks, Progress()))
     cause = "RuntimeError: a cosmic ray and what it hit"
     assert one_line(error) == f"encode: partition 3 failed {ATTEMPTS} times: {cause}"
