@@ -1,14 +1,14 @@
 """Workers of a real cluster that are unfit or fail: named, with the cause, on one line."""
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
-from helpers.services import failing_task
+from helpers.places import TESTS
 from helpers.services.cluster import Cluster, wait_for_workers
 from helpers.small_builds import SMALL, contents, vectors
 
@@ -45,10 +45,15 @@ def one_line(error: pytest.ExceptionInfo[JobError]) -> str:
     return line
 
 
-def test_a_partition_that_fails_on_a_worker_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_partition_that_fails_on_a_worker_is_one_line(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Under the name that an uploaded file has on a worker.
+    monkeypatch.syspath_prepend(TESTS / "helpers" / "services")
+    failing_task = importlib.import_module("failing_task")
     tasks = [failing_task.Failing(3, str(tmp_path / "tried"))]
     with existing_cluster(cluster.address) as executor, pytest.raises(JobError) as error:
-        cloudpickle.register_pickle_by_value(failing_task)  # workers know aggtree, not its tests
+        executor.client.upload_file(failing_task.__file__)  # they know aggtree, not its tests
         list(executor.run("encode", failing_task.fail, tasks, Progress()))
     cause = "RuntimeError: a cosmic ray and what it hit"
     assert one_line(error) == f"encode: partition 3 failed {ATTEMPTS} times: {cause}"
