@@ -152,7 +152,7 @@ class IndexManifest:
     def from_json(cls, record: Mapping[str, Any]) -> "IndexManifest":
         """The manifest a record describes; ValueError, KeyError or TypeError when it contradicts itself."""
         if record["block_bytes"] != BLOCK:
-            raise ValueError(f"checksums of blocks of {record['block_bytes']} bytes")
+            raise ValueError(f"checksums of blocks of {repr(record['block_bytes'])[:40]} bytes")
         appended = record.get("segments", ())
         for item in appended:
             if {"segments", "live"} & item.keys():
