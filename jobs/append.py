@@ -31,9 +31,10 @@ from aggtree.jobs.running.job_run import (
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError, SourceError
 from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.live_rows import kept_bits
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.own_ids import KnownIds, OwnIds
 from aggtree.storage.index.reader import map_own_ids, open_index
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import read_bits
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource
@@ -96,9 +97,10 @@ def append(
     return run_append(path, opened, run, ids=own_ids, replace=replace, repair=repair)
 
 
-def growing_recipe(index: Path, manifest: Manifest, rows: int) -> Recipe:
+def growing_recipe(index: Path, manifest: IndexManifest, rows: int) -> Recipe:
     """How `rows` rows are made part of an index: as it was made, with its dictionaries."""
-    recipe = Recipe.from_json(manifest.parameters).for_rows(rows, manifest.source_rows)
+    first = manifest.first_segment
+    recipe = Recipe.from_json(first.parameters).for_rows(rows, first.source_rows)
     return changed(recipe, taken=TakenDictionaries.of(index, manifest).checksum, continued=False)
 
 
@@ -151,13 +153,13 @@ def run_append(
             stages.build()
             note_training_error(job, manifest)
             now = stages.commit()
-            added = next(part for part in now.parts if part.build == job.build)
-            errors = {"distortion": added.distortion, "before": now.distortion}
+            added = next(segment for segment in now.segments if segment.build == job.build)
+            errors = {"distortion": added.distortion, "before": now.first_segment.distortion}
             result = result_of(stages, added, began)
             return AppendResult(first_row=added.first_row, **vars(result), **errors)  # type: ignore[arg-type]
 
 
-def _check_input(index: Path, manifest: Manifest, source: VectorSource, ids: "IdSource | None") -> None:
+def _check_input(index: Path, manifest: IndexManifest, source: VectorSource, ids: "IdSource | None") -> None:
     """Refuse, before anything is written, what cannot be part of this index."""
     if source.dimension != manifest.dimension:
         raise BuildMismatchError(
@@ -169,23 +171,24 @@ def _check_input(index: Path, manifest: Manifest, source: VectorSource, ids: "Id
         raise BuildMismatchError(f"{index}: its ids are row numbers; leave out --ids")
 
 
-def check_unchanged(index: Path, manifest: Manifest, recipe: Recipe, rows: int) -> None:
+def check_unchanged(index: Path, manifest: IndexManifest, recipe: Recipe, rows: int) -> None:
     """Refuse a plan that was made for another state of the index."""
     if growing_recipe(index, manifest, rows) != recipe:
         raise BuildMismatchError(f"{index}: was changed by another command meanwhile; run this one again")
 
 
 def _segments_of(
-    index: Path, manifest: Manifest, fingerprint: dict[str, Any], *, all_of_them: bool
-) -> list[Manifest]:
+    index: Path, manifest: IndexManifest, fingerprint: dict[str, Any], *, all_of_them: bool
+) -> list[SegmentManifest]:
     """The segment that was appended last, if it holds these very rows and none of them was deleted since.
 
     all_of_them : all segments that hold them, deleted or not, the newest first.
     """
+    candidates = manifest.appended_segments if all_of_them else manifest.appended_segments[-1:]
     same = [
-        part
-        for part in reversed(manifest.segments if all_of_them else manifest.segments[-1:])
-        if all(part.source.get(name) == value for name, value in fingerprint.items())
+        segment
+        for segment in reversed(candidates)
+        if all(segment.source.get(name) == value for name, value in fingerprint.items())
     ]
     if not same or all_of_them or manifest.live is None:
         return same
@@ -193,40 +196,40 @@ def _segments_of(
     return same if read_bits(index / manifest.live.file.path, *rows).all() else []
 
 
-def _already_there(index: Path, manifest: Manifest, last: Manifest, plan: Plan) -> AppendResult:
+def _already_there(index: Path, manifest: IndexManifest, last: SegmentManifest, plan: Plan) -> AppendResult:
     """The result of a call that had been carried out before."""
     result = done_before(index, plan, rows=last.rows, left_out=last.source_rows - last.rows)
-    errors = {"distortion": last.distortion, "before": manifest.distortion}
+    errors = {"distortion": last.distortion, "before": manifest.first_segment.distortion}
     return AppendResult(first_row=last.first_row, **vars(result), **errors)  # type: ignore[arg-type]
 
 
-def _known_ids(job: JobRecord, manifest: Manifest) -> KnownIds:
+def _known_ids(job: JobRecord, manifest: IndexManifest) -> KnownIds:
     """Ids of the rows that are in the index and were not deleted."""
     bits = kept_bits(job.index, manifest)
 
     def blocks() -> Iterator[NDArray[np.int64]]:
-        for part in manifest.parts:
-            own = OwnIds([map_own_ids(job.index, part, [])])
-            yield from own.live_blocks(bits, part.first_row)
+        for segment in manifest.segments:
+            own = OwnIds([map_own_ids(job.index, segment, [])])
+            yield from own.live_blocks(bits, segment.first_row)
 
     return blocks
 
 
-def note_training_error(job: JobRecord, manifest: Manifest) -> None:
+def note_training_error(job: JobRecord, manifest: IndexManifest) -> None:
     """Let the commit remember how well the dictionaries suit the rows they were made for."""
     from aggtree.jobs.stages.commit import DRIFT
 
-    if manifest.distortion is None and not job.done(DRIFT):
+    if manifest.first_segment.distortion is None and not job.done(DRIFT):
         job.record_done(DRIFT, 0, {"error": training_error(job.index, manifest)})
 
 
-def training_error(index: Path, manifest: Manifest) -> float | None:
+def training_error(index: Path, manifest: IndexManifest) -> float | None:
     """Mean squared error of the rows the dictionaries were trained on, or of rows of the index.
 
     From the report of the build; without one, from a sample of the vectors, if they are still there.
     """
     with suppress(IndexFormatError):
-        report = read_report(index, manifest.build)
+        report = read_report(index, manifest.first_segment.build)
         if report is not None and report.distortions:
             return report.distortions[-1]
     try:

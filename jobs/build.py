@@ -20,7 +20,8 @@ from aggtree.jobs.running.job_run import (
 )
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError
 from aggtree.storage.index.format import MANIFEST
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.sources.unit_rows import metric_source
 from aggtree.storage.work.job_record import JobRecord, build_id, finish_job, start_job, unfinished_jobs
@@ -108,8 +109,8 @@ def run_build(
             job = start_job(index, recipe.to_json(), fingerprint, replace=task.replace, codes=codes or "")
             job = move_codes(job, codes)
         else:
-            check_built_place(manifest, index, codes)
-            damaged = reopened(index, [manifest], repair=task.repair)
+            check_built_place(manifest.first_segment, index, codes)
+            damaged = reopened(index, [manifest.first_segment], repair=task.repair)
             if damaged is None:
                 return _already_built(index, manifest, plan)
             job = damaged
@@ -121,7 +122,7 @@ def run_build(
             stages.encode()
             stages.sort()
             stages.build()
-            return result_of(stages, stages.commit(), began)
+            return result_of(stages, stages.commit().first_segment, began)
 
 
 def continue_build(
@@ -137,15 +138,15 @@ def continue_build(
     began = time.monotonic()
     codes = checked_place(options.codes)
     started = unfinished_jobs(index)
-    manifest = None
+    built = None
     if started and started[0].task != "build":
         remedy = f"repeat the `aggtree {started[0].task}` that began it"
         raise BuildMismatchError(f"{index}: no build was started here, but {started[0].task}; {remedy}")
     if started:
         parameters, fingerprint = started[0].parameters, started[0].source
     elif stage == "tree" and (index / MANIFEST).exists():
-        manifest = read_manifest(index)
-        parameters, fingerprint = manifest.parameters, manifest.source
+        built = read_manifest(index).first_segment
+        parameters, fingerprint = built.parameters, built.source
     else:
         remedy = f"run `aggtree train SOURCE {index}` first"
         raise BuildMismatchError(f"{index}: no build was started here; {remedy}")
@@ -154,7 +155,7 @@ def continue_build(
     if source is not None and not same_vectors(source, fingerprint):
         raise BuildMismatchError(f"{source.spec}: not the source that {index} was trained on; name that one")
     with plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
-        job = started[0] if manifest is None else reopened(index, [manifest], repair=True)
+        job = started[0] if built is None else reopened(index, [built], repair=True)
         if job is None:
             return _already_built(index, read_manifest(index), plan)
         job = move_codes(job, codes)
@@ -164,32 +165,32 @@ def continue_build(
                 return result_of(stages, None, began)
             stages.sort()
             stages.build()
-            return result_of(stages, stages.commit(), began)
+            return result_of(stages, stages.commit().first_segment, began)
 
 
-def reopened(index: Path, parts: Sequence[Manifest], *, repair: bool) -> JobRecord | None:
-    """The job that repairs a finished build, the first of `parts` that is damaged; None when none is."""
+def reopened(index: Path, segments: Sequence[SegmentManifest], *, repair: bool) -> JobRecord | None:
+    """The job that repairs a finished build, the first of `segments` that is damaged; None when none is."""
     from aggtree.jobs.repair import check_presence, damages_of, reopen
 
     if repair:
-        damaged, damages = damages_of(index, parts)
+        damaged, damages = damages_of(index, segments)
         if damages:
             return reopen(index, damaged, damages)
     check_presence(index, read_manifest(index))
-    if all(job.build == parts[0].build for job in unfinished_jobs(index)):
+    if all(job.build == segments[0].build for job in unfinished_jobs(index)):
         finish_job(index)  # what a process killed after the commit left behind
     return None
 
 
-def _committed(index: Path, build: str) -> Manifest | None:
-    """The manifest, if this very build is the index already."""
+def _committed(index: Path, build: str) -> IndexManifest | None:
+    """The manifest, if this very build is its first segment."""
     try:
         manifest = read_manifest(index)
     except IndexFormatError:
         return None
-    return manifest if manifest.build == build else None
+    return manifest if manifest.first_segment.build == build else None
 
 
-def _already_built(index: Path, manifest: Manifest, plan: Plan) -> BuildResult:
+def _already_built(index: Path, manifest: IndexManifest, plan: Plan) -> BuildResult:
     rows = manifest.live_rows
     return done_before(index, plan, rows=rows, left_out=manifest.all_source_rows - rows)

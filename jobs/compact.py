@@ -30,9 +30,9 @@ from aggtree.storage.checksums import block_checksums
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.file_record import FileRecord
-from aggtree.storage.index.format import CODES, OWN_IDS
+from aggtree.storage.index.format import OWN_IDS
 from aggtree.storage.index.live_rows import kept_bits
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.own_ids import OwnIds
 from aggtree.storage.index.reader import map_own_ids
 from aggtree.storage.row_bits import read_bits
@@ -68,11 +68,11 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
         manifest = read_manifest(index)  # which nobody changes now
         check_unchanged(index, manifest, recipe, manifest.all_source_rows)
         check_presence(index, manifest)
-        if not manifest.segments and manifest.live is None:
-            if all(job.build == manifest.build for job in unfinished_jobs(index)):
+        if not manifest.appended_segments and manifest.live is None:
+            only = manifest.first_segment
+            if all(job.build == only.build for job in unfinished_jobs(index)):
                 finish_job(index)  # what a process killed after the commit left behind
-            left_out = manifest.source_rows - manifest.rows
-            return done_before(index, plan, rows=manifest.rows, left_out=left_out)
+            return done_before(index, plan, rows=only.rows, left_out=only.source_rows - only.rows)
         if manifest.live_rows == 0:
             raise BuildMismatchError(
                 f"{index}: every row is deleted, nothing would be left; append some first"
@@ -88,18 +88,18 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
             stages.encode_by(copy_shard, copy_tasks(index, manifest, store, kept), shown="copy")
             stages.sort(kept)
             stages.build()
-            return result_of(stages, stages.commit(), began)
+            return result_of(stages, stages.commit().first_segment, began)
 
 
-def merged_source(manifest: Manifest) -> dict[str, Any]:
+def merged_source(manifest: IndexManifest) -> dict[str, Any]:
     """What the merged build is made from, as its job and its manifest remember it."""
     rows = manifest.all_source_rows
     live = manifest.live.file.path if manifest.live else ""
     record = {
         "rows": rows,
         "dimension": manifest.dimension,
-        "dtype": str(manifest.source.get("dtype", "float32")),
-        "segments": [part.build for part in manifest.parts],
+        "dtype": str(manifest.first_segment.source.get("dtype", "float32")),
+        "segments": [segment.build for segment in manifest.segments],
         "live": live,
     }
     if len(manifest.all_pieces) == 1:
@@ -107,7 +107,7 @@ def merged_source(manifest: Manifest) -> dict[str, Any]:
     return record | ({"ids": rows} if manifest.own_ids else {})
 
 
-def _write_kept(job: JobRecord, manifest: Manifest) -> Path | None:
+def _write_kept(job: JobRecord, manifest: IndexManifest) -> Path | None:
     """Write a bit for each row that stays: in a tree, and not deleted. None when all do."""
     if manifest.live_rows == manifest.all_source_rows:
         return None
@@ -117,7 +117,7 @@ def _write_kept(job: JobRecord, manifest: Manifest) -> Path | None:
     return path
 
 
-def _join_own_ids(job: JobRecord, manifest: Manifest) -> None:
+def _join_own_ids(job: JobRecord, manifest: IndexManifest) -> None:
     """Write the own ids of all segments into one file, unless it is there."""
     from aggtree.jobs.stages.own_ids import STAGE
 
@@ -125,13 +125,13 @@ def _join_own_ids(job: JobRecord, manifest: Manifest) -> None:
     if not manifest.own_ids or (job.done(STAGE) and path.exists()):
         return
     make_directory(job.build_directory)
-    parts = [map_own_ids(job.index, part, []) for part in manifest.parts]
-    for part, ids in zip(manifest.parts, parts, strict=True):
-        if block_checksums(ids) != part.file(OWN_IDS).blocks:
-            damaged = job.index / part.file(OWN_IDS).path
+    ids = [map_own_ids(job.index, segment, []) for segment in manifest.segments]
+    for segment, segment_ids in zip(manifest.segments, ids, strict=True):
+        if block_checksums(segment_ids) != segment.file(OWN_IDS).blocks:
+            damaged = job.index / segment.file(OWN_IDS).path
             raise IndexFormatError(f"{damaged}: damaged; copy it again before compacting")
     with replace_file(path, 8 * manifest.all_source_rows) as file:
-        for _, block in OwnIds(parts).blocks():
+        for _, block in OwnIds(ids).blocks():
             file.write(block)
     record = FileRecord.of(f"{job.build_directory.name}/{OWN_IDS}", file.checksums)
     job.record_done(STAGE, 0, record.to_json())
@@ -157,15 +157,11 @@ class CopyTask:
         return self.stop - self.start
 
 
-def copy_tasks(index: Path, manifest: Manifest, store: CodeStore, kept: Path | None) -> list[CopyTask]:
+def copy_tasks(index: Path, manifest: IndexManifest, store: CodeStore, kept: Path | None) -> list[CopyTask]:
     """One task for each shard of the merged store."""
     stores = tuple(
-        (
-            part.codes.location if part.codes else str(index / part.directory / CODES),
-            part.first_row,
-            part.source_rows,
-        )
-        for part in manifest.parts
+        (str(segment.codes_at(index)), segment.first_row, segment.source_rows)
+        for segment in manifest.segments
     )
     tasks = []
     for number in range(store.shards):
@@ -183,8 +179,8 @@ def copy_shard(task: CopyTask, tick: Tick) -> dict[str, Any]:
     codes = np.zeros((task.rows, store.width), np.uint8)
     for location, first, rows in task.stores:
         start, stop = max(task.start, first), min(task.stop, first + rows)
-        part = CodeStore.open(location).read(start - first, stop - first)
-        codes[start - task.start : stop - task.start] = part
+        copied = CodeStore.open(location).read(start - first, stop - first)
+        codes[start - task.start : stop - task.start] = copied
         tick(stop - start)
     if task.kept is not None:
         codes[~read_bits(task.kept, task.start, task.stop)] = 0

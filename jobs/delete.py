@@ -13,7 +13,7 @@ from aggtree.engine.search.filters import Filter
 from aggtree.storage.atomic import explained
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.live_rows import live_bits, tree_bits, write_live
-from aggtree.storage.index.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_manifest
 from aggtree.storage.index.own_ids import OwnIds
 from aggtree.storage.index.reader import map_own_ids
 from aggtree.storage.queries.filtered_search import make_filter
@@ -68,13 +68,13 @@ def delete(index: str | os.PathLike[str], ids: Ids) -> DeleteResult:
     return result
 
 
-def _rows(index: Path, manifest: Manifest, ids: Ids) -> Filter:
+def _rows(index: Path, manifest: IndexManifest, ids: Ids) -> Filter:
     """The rows a user names; ValueError for one that the index never had."""
     if isinstance(ids, (str, os.PathLike)) and not os.fspath(ids).endswith(".npy"):
         ids = _read_text(Path(ids))
     own = None
     if manifest.own_ids:
-        own = OwnIds([map_own_ids(index, part, []) for part in manifest.parts])
+        own = OwnIds([map_own_ids(index, segment, []) for segment in manifest.segments])
     try:
         return make_filter(ids, manifest.all_source_rows, own)
     except ValueError as error:
@@ -95,14 +95,14 @@ def _read_text(path: Path) -> NDArray[np.int64]:
     return ids
 
 
-def _in_trees(index: Path, manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _in_trees(index: Path, manifest: IndexManifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Those of the rows, which ascend, that were not left out when the index was made."""
     kept = []
-    for part in manifest.parts:
-        low, high = np.searchsorted(rows, (part.first_row, part.first_row + part.source_rows))
-        own = rows[low:high] - part.first_row
-        if len(own) and part.rows < part.source_rows:
-            seen = tree_bits(index, part)
+    for segment in manifest.segments:
+        low, high = np.searchsorted(rows, (segment.first_row, segment.first_row + segment.source_rows))
+        own = rows[low:high] - segment.first_row
+        if len(own) and segment.rows < segment.source_rows:
+            seen = tree_bits(index, segment)
             own = own[(seen[own // 8] >> (own % 8).astype(np.uint8)) & 1 != 0]
-        kept.append(own + part.first_row)
+        kept.append(own + segment.first_row)
     return np.concatenate(kept)

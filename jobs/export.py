@@ -24,7 +24,6 @@ from aggtree.jobs.running.progress import Progress
 from aggtree.storage.atomic import replace_file
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.format import CODES
 from aggtree.storage.index.live_rows import kept_bits
 from aggtree.storage.index.reader import Index, open_index
 from aggtree.storage.row_bits import unpacked
@@ -68,15 +67,15 @@ def _blocks(index: Index, progress: Progress) -> Iterator[Block]:
     manifest = index.manifest
     whole = manifest.live_rows == manifest.all_source_rows
     bits = None if whole else kept_bits(index.path, manifest)
-    for part in manifest.parts:
-        place = part.codes.location if part.codes else index.path / part.directory / CODES
+    for segment in manifest.segments:
+        place = segment.codes_at(index.path)
         store = CodeStore.open(place)
-        for start in range(0, part.source_rows, BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, part.source_rows)
-            rows = part.first_row + np.arange(start, stop)
+        for start in range(0, segment.source_rows, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, segment.source_rows)
+            rows = segment.first_row + np.arange(start, stop)
             codes = store.read(start, stop)
             if bits is not None:
-                kept = unpacked(bits, part.first_row + start, part.first_row + stop)
+                kept = unpacked(bits, segment.first_row + start, segment.first_row + stop)
                 rows, codes = rows[kept], codes[kept]
             progress.advance(len(rows))
             yield (rows if index.own_ids is None else index.own_ids.of_rows(rows)), codes

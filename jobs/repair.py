@@ -2,8 +2,8 @@
 
 A build is deterministic, so a damaged file is replaced by one of the same bytes: dictionaries are trained
 again, shards of codes encoded again, and the tree is built again from the codes. The index stays as
-readable as it was meanwhile. The ordinary stages do the work, from a job that has all undamaged parts as
-done.
+readable as it was meanwhile. The ordinary stages do the work, from a job that has all that is undamaged
+as done.
 """
 
 import os
@@ -17,12 +17,13 @@ from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.code_store import METADATA, CodeStore, ShardRecord, shard_key
 from aggtree.storage.index.file_record import file_problem
 from aggtree.storage.index.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, TREE
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.manifest import IndexManifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.verify.index import Damage, verify_index
 from aggtree.storage.work.job_record import JobRecord, start_job
 
 
-def check_presence(index: Path, manifest: Manifest) -> None:
+def check_presence(index: Path, manifest: IndexManifest) -> None:
     """The cheap check of a finished index: every file is there with its size."""
     for record in manifest.all_files:
         problem = file_problem(index, record)
@@ -30,76 +31,74 @@ def check_presence(index: Path, manifest: Manifest) -> None:
             raise IndexFormatError(f"{index / record.path}: {problem}; run the same command with --repair")
 
 
-def damages_of(index: Path, parts: Sequence[Manifest]) -> tuple[Manifest, list[Damage]]:
+def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[SegmentManifest, list[Damage]]:
     """The first of some segments that is damaged, and its damages, from a look at every byte of the index.
 
     IndexFormatError when only others are damaged: each is repaired by the command that made it.
     """
     damages = verify_index(index, workers=len(os.sched_getaffinity(0)), deep=True)
-    for part in parts:
-        codes = part.codes.location if part.codes else part.directory
-        inside = (f"{part.directory}/", f"{codes}/")
+    for segment in segments:
+        codes = segment.codes.location if segment.codes else segment.directory
+        inside = (f"{segment.directory}/", f"{codes}/")
         own = [
             damage
             for damage in damages
-            if damage.file in (MANIFEST, part.directory) or damage.file.startswith(inside)
+            if damage.file in (MANIFEST, segment.directory) or damage.file.startswith(inside)
         ]
         if own:
-            return part, own
+            return segment, own
     if damages:
         remedy = "repeat the `aggtree append` that made it with --repair"
         if damages[0].file.startswith(LIVE_PREFIX):
             remedy = "which rows were deleted is lost; copy the file again"
         raise IndexFormatError(f"{index}: damaged elsewhere: {damages[0]}; {remedy}")
-    return parts[0], []
+    return segments[0], []
 
 
-def reopen(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> JobRecord:
-    """The job of a committed build with its undamaged parts as done; the caller holds the lock."""
-    _refuse_compacted(index, manifest, damages)
-    codes = manifest.codes.location if manifest.codes else ""
-    job = start_job(index, manifest.parameters, manifest.source, codes=codes)
+def reopen(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> JobRecord:
+    """The job of a committed build with all that is undamaged as done; the caller holds the lock."""
+    _refuse_compacted(index, segment, damages)
+    codes = segment.codes.location if segment.codes else ""
+    job = start_job(index, segment.parameters, segment.source, codes=codes)
     damaged = {damage.file for damage in damages}
-    for record in manifest.files:
+    for record in segment.files:
         # Readers may have the tree open: its files are replaced at the end, never removed.
-        if record.path in damaged and not record.path.startswith(f"{manifest.directory}/{TREE}/"):
+        if record.path in damaged and not record.path.startswith(f"{segment.directory}/{TREE}/"):
             remove_file(index / record.path)
-    if f"{manifest.directory}/{DICTIONARIES}" not in damaged:
+    if f"{segment.directory}/{DICTIONARIES}" not in damaged:
         job.record_done("train", 0, {"error": None})
-    if manifest.codes and f"{codes}/{METADATA}" in damaged:
-        make_codes(job, Recipe.from_json(manifest.parameters))
+    if segment.codes and f"{codes}/{METADATA}" in damaged:
+        make_codes(job, Recipe.from_json(segment.parameters))
     # Which rows were left out is known from encoding alone.
-    if manifest.rows == manifest.source_rows:
-        for shard in _whole_shards(index, manifest, damaged):
+    if segment.rows == segment.source_rows:
+        for shard in _whole_shards(index, segment, damaged):
             job.record_done("encode", shard.shard, shard.to_json() | {"invalid": []})
     return job
 
 
-def _refuse_compacted(index: Path, manifest: Manifest, damages: Sequence[Damage]) -> None:
+def _refuse_compacted(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> None:
     """IndexFormatError for what only the segments could tell that a compacted index was made from.
 
     Its codes were copied from them, and which rows it left out is in no source.
     """
-    tree = f"{manifest.directory}/{TREE}/"
+    tree = f"{segment.directory}/{TREE}/"
     beyond = [damage for damage in damages if not damage.file.startswith(tree)]
-    if "segments" in manifest.source and (beyond or manifest.rows != manifest.source_rows):
+    if "segments" in segment.source and (beyond or segment.rows != segment.source_rows):
         damage = (beyond or damages)[0]
         raise IndexFormatError(
             f"{index}: {damage}; the segments it was compacted from are gone: copy it again, or build anew"
         )
 
 
-def _whole_shards(index: Path, manifest: Manifest, damaged: set[str]) -> Iterator[ShardRecord]:
+def _whole_shards(index: Path, segment: SegmentManifest, damaged: set[str]) -> Iterator[ShardRecord]:
     """What the job would have recorded of the shards that need not be encoded again."""
-    recipe = Recipe.from_json(manifest.parameters)
-    location = manifest.codes.location if manifest.codes else f"{manifest.directory}/{CODES}"
-    if manifest.codes and f"{location}/{METADATA}" in damaged:
+    recipe = Recipe.from_json(segment.parameters)
+    location = segment.codes.location if segment.codes else f"{segment.directory}/{CODES}"
+    if segment.codes and f"{location}/{METADATA}" in damaged:
         return  # behind metadata that cannot be read nothing was compared
     # Not opened: the metadata of a local store may be what is damaged.
-    place = location if manifest.codes else index / location
-    store = CodeStore(
-        place, manifest.source_rows, manifest.layout.width, recipe.shard_rows, recipe.chunk_rows
-    )
+    place = location if segment.codes else index / location
+    store = CodeStore(place, segment.source_rows, segment.layout.width, recipe.shard_rows, recipe.chunk_rows)
     for shard in range(store.shards):
         if f"{location}/{shard_key(shard)}" not in damaged:
             yield store.stored_record(shard)

@@ -1,4 +1,4 @@
-"""One file of named arrays: dictionaries, trainer checkpoints, sorted runs and parts of a tree.
+"""One file of named arrays: dictionaries, trainer checkpoints, sorted runs and partitions of a tree.
 
     bytes 0..7     b"AGGTREE1"
     bytes 8..11    length of the header, uint32 little-endian

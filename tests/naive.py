@@ -113,7 +113,7 @@ class Node:
         self.prefix, self.children, self.leaves = prefix, {}, []
 
 
-def fill_part(codes, ids, layout, bucket, stray):
+def fill_partition(codes, ids, layout, bucket, stray):
     """The whole tree, as nodes: levels[m] lists those of level m in code order."""
     order = sorted(range(len(codes)), key=lambda i: (bytes(codes[i]), int(ids[i])))
     hang = hang_levels(codes, layout, bucket, stray)
@@ -342,7 +342,7 @@ def cut_beyond(distances, reach):
 
 
 def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None, reach=np.inf):
-    """Search over the nodes of `fill_part`: answers (distance, id), nodes scored, leaves scored."""
+    """Search over the nodes of `fill_partition`: answers (distance, id), nodes scored, leaves scored."""
     query = np.asarray(query, np.float32)
 
     def product(row):

@@ -44,7 +44,7 @@ def measure(place: Path, queries: np.ndarray, truth: np.ndarray) -> dict[str, An
         ids = index.search(queries, K).ids
         return {
             "rows": len(index),
-            "segments": len(index.manifest.parts),
+            "segments": len(index.manifest.segments),
             "bytes": sum(index.bytes_by_part().values()),
             "recall": [float((ids[:, :r] == truth[:, :1]).any(axis=1).mean()) for r in (1, 10, 100)],
             "batch_ms": 1e3 * min(times) / len(queries),

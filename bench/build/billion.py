@@ -150,12 +150,14 @@ def main(arguments: list[str]) -> int:
             "bytes_per_vector": needed / len(index),
         }
         results["levels"] = {
-            "nodes": index.manifest.level_nodes,
-            "leaves": index.manifest.level_leaves,
+            "nodes": index.manifest.first_segment.level_nodes,
+            "leaves": index.manifest.first_segment.level_leaves,
         }
     if options.queries:
         results["opening"] = opening.measured(options.work, options.queries)
     parameters = {"rows": options.rows, "memory": parse_size(options.memory)}
-    parameters |= {name: read_manifest(options.work).parameters[name] for name in ("bucket", "stray")}
+    parameters |= {
+        name: read_manifest(options.work).first_segment.parameters[name] for name in ("bucket", "stray")
+    }
     record.write("billion", parameters, results)
     return 0

@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree.code_order import sort_codes
-from aggtree.engine.tree.layout import build_part
+from aggtree.engine.tree.layout import build_tree_partition
 from aggtree.storage.atomic import make_directory
 from aggtree.storage.index.code_store import create_code_store
 from aggtree.storage.index.dictionary_file import save_dictionaries
 from aggtree.storage.index.format import CODES, DICTIONARIES
-from aggtree.storage.index.manifest import Manifest, read_manifest
-from aggtree.storage.index.writer import commit_index, stitch_parts
+from aggtree.storage.index.manifest import read_manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.index.writer import commit_index, stitch_partitions
 from aggtree.storage.verify.index import check_bytes, verify_index
 from aggtree.storage.work.job_record import finish_job, start_job
-from aggtree.storage.work.partitions import write_part
+from aggtree.storage.work.partitions import write_partition
 from bench import record
 
 WORDS = (4096, *[256] * 7)
@@ -50,7 +51,7 @@ def random_codes(rows: int) -> NDArray[np.uint8]:
     return codes
 
 
-def make_index(index: Path, rows: int) -> Manifest:
+def make_index(index: Path, rows: int) -> SegmentManifest:
     """An index of random codes, by the storage layer alone."""
     layout, params = CodeLayout(WORDS), TreeParams(bucket=1024)
     words = np.random.default_rng(1).standard_normal((sum(WORDS), DIMENSION)).astype(np.float32)
@@ -65,10 +66,10 @@ def make_index(index: Path, rows: int) -> Manifest:
         shard: store.write_shard(shard, codes[slice(*store.shard_range(shard))])
         for shard in range(store.shards)
     }
-    part = job.work_directory / "part"
+    partition = job.work_directory / "partition"
     ordered = sort_codes(codes, np.arange(rows, dtype=np.uint32))
-    write_part(part, build_part(*ordered, dictionaries, params, ranges))
-    tree = stitch_parts(index, job.build, [part], layout, norm_bytes=params.norm_bytes)
+    write_partition(partition, build_tree_partition(*ordered, dictionaries, params, ranges))
+    tree = stitch_partitions(index, job.build, [partition], layout, norm_bytes=params.norm_bytes)
     manifest = commit_index(
         index,
         job.build,
@@ -79,7 +80,7 @@ def make_index(index: Path, rows: int) -> Manifest:
         source=job.source,
     )
     finish_job(index)
-    return manifest
+    return manifest.first_segment
 
 
 def seconds(action: Callable[[], Any], rounds: int) -> list[float]:
@@ -96,12 +97,12 @@ def seconds(action: Callable[[], Any], rounds: int) -> list[float]:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     index = options.work / f"verify-{options.rows}.index"
-    manifest = read_manifest(index) if index.exists() else make_index(index, options.rows)
-    size = sum(file.bytes for file in manifest.files)
+    segment = read_manifest(index).first_segment if index.exists() else make_index(index, options.rows)
+    size = sum(file.bytes for file in segment.files)
     for workers in WORKERS:
         whole = seconds(lambda count=workers: verify_index(index, workers=count), options.rounds)
         sums = seconds(
-            lambda count=workers: check_bytes(index, manifest, lambda _: None, count), options.rounds
+            lambda count=workers: check_bytes(index, segment, lambda _: None, count), options.rounds
         )
         speed = size / min(whole) / 1e9
         results = {"seconds": whole, "checksum_seconds": sums, "gigabytes_per_second": speed}

@@ -111,9 +111,9 @@ def encoded_job(index: Path) -> tuple[JobRecord, int]:
     """
     unfinished = unfinished_jobs(index)
     if not unfinished:
-        manifest = read_manifest(index)
-        job = JobRecord(index, manifest.build, manifest.parameters, manifest.source)
-        return job, manifest.source_rows
+        built = read_manifest(index).first_segment
+        job = JobRecord(index, built.build, built.parameters, built.source)
+        return job, built.source_rows
     job, rows = unfinished[0], 0
     for number, found in enumerate(job.done("encode").items()):
         if found[0] != number:

@@ -110,7 +110,7 @@ def read_logs(paths: Sequence[Path]) -> list[Figures]:
 
 def reported_stages(index: Path) -> list[dict[str, Any]]:
     """The stages as report.json has them, without the course of memory."""
-    report = read_report(index, read_manifest(index).build)
+    report = read_report(index, read_manifest(index).first_segment.build)
     if report is None or not report.stages:
         raise SystemExit(f"{index}: no report.json of its build; name the logs of its runs by --log")
     return [
@@ -126,14 +126,14 @@ def build_facts(index: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         parameters, source, sizes = jobs[0].parameters, jobs[0].source, {}
     else:
         with aggtree.open(index) as opened:
-            manifest, parts = opened.manifest, opened.bytes_by_part()
-            parameters, source = manifest.parameters, manifest.source
+            built, parts = opened.manifest.first_segment, opened.bytes_by_part()
+            parameters, source = built.parameters, built.source
             needed = sum(size for part, size in parts.items() if part != "codes.zarr")
             sizes = {
                 "bytes": parts,
                 "bytes_per_vector": needed / len(opened),
-                "level_nodes": list(manifest.level_nodes),
-                "level_leaves": list(manifest.level_leaves),
+                "level_nodes": list(built.level_nodes),
+                "level_leaves": list(built.level_leaves),
             }
     shown = {name: source[name] for name in ("rows", "dimension", "dtype", "kind") if name in source}
     names = ("words", "beam", "bucket", "stray", "train_rows")

@@ -18,20 +18,20 @@ def merge_answers(
 ) -> None:
     """The nearest of several lists of each query, by (distance, id); -1 and inf where there are fewer.
 
-    ids, distances : (parts, q, k), each list nearest first, equal ones by id, then -1
-    heads : (parts,) scratch; out_ids, out_distances : (q, wanted)
+    ids, distances : (segments, q, k), each list nearest first, equal ones by id, then -1
+    heads : (segments,) scratch; out_ids, out_distances : (q, wanted)
     """
     for i in range(ids.shape[1]):
         heads[:] = 0
         for j in range(out_ids.shape[1]):
             best, near, number = -1, np.inf, np.int64(-1)
-            for part in range(ids.shape[0]):
-                head = heads[part]
-                if head == ids.shape[2] or ids[part, i, head] < 0:
+            for segment in range(ids.shape[0]):
+                head = heads[segment]
+                if head == ids.shape[2] or ids[segment, i, head] < 0:
                     continue
-                here, who = distances[part, i, head], ids[part, i, head]
+                here, who = distances[segment, i, head], ids[segment, i, head]
                 if best < 0 or here < near or (here == near and who < number):
-                    best, near, number = part, here, who
+                    best, near, number = segment, here, who
             out_ids[i, j], out_distances[i, j] = number, near
             if best >= 0:
                 heads[best] += 1

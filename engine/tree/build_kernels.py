@@ -1,4 +1,4 @@
-"""Kernels that turn sorted codes into the nodes and leaves of one part of an A-Tree.
+"""Kernels that turn sorted codes into the nodes and leaves of one partition of an A-Tree.
 
 Two bytes per row decide everything: `common`, the labels a row shares with the row before it, and
 `hang`, the level of the node the row hangs from as a leaf. The nodes that start at a row are those
@@ -17,11 +17,11 @@ SUMS = 8
 
 
 class SortedRows(NamedTuple):
-    """Rows of one part, sorted by (code, id).
+    """Rows of one partition, sorted by (code, id).
 
     codes : (r, width) uint8
     ids : (r,) uint32 or uint64
-    common : (r,) int8, labels shared with the row before; for row 0, with the part before (-1: none)
+    common : (r,) int8, labels shared with the row before; for row 0, with the partition before (-1: none)
     hang : (r,) int8, level of the node the row is a leaf of
     """
 
@@ -47,12 +47,12 @@ class Words(NamedTuple):
     norm_step: NDArray[np.float32]
 
 
-class TreePart(NamedTuple):
+class TreePartition(NamedTuple):
     """Nodes and leaves that one range of the (code, id) order adds to a tree, level after level.
 
-    labels : (N,) uint16, norms : (N,) float32, of the nodes whose first row lies in the part
-    child_start : (N,) uint32, number of the first child among the part's nodes of the next level
-    leaf_start : (N,) uint32, number of the first leaf among the part's leaves of the same level
+    labels : (N,) uint16, norms : (N,) float32, of the nodes whose first row lies in the partition
+    child_start : (N,) uint32, number of the first child among the partition's nodes of the next level
+    leaf_start : (N,) uint32, number of the first leaf among the partition's leaves of the same level
     records : (B,) uint8, ids : (n,) uint32 or uint64
     level_start, level_leaf, record_start : (M + 2,) int64, first node, leaf and record byte of each level
     """
@@ -69,7 +69,7 @@ class TreePart(NamedTuple):
 
 
 class FillState(NamedTuple):
-    """Where `fill_part` is.
+    """Where `fill_partition` is.
 
     prefixes : (M + 1, d) float32, norms : (M + 1,) float32, the reconstruction of the row's first 0..M labels
         and its squared norm; prefixes[0] is zero
@@ -131,8 +131,8 @@ def hang_levels(
     """Set hang[i] to the level of the node row i hangs from.
 
     The root is split; a node of more than `bucket` rows is split; a group of at most `stray` rows of a
-    split node of level >= 1 stays with that node. before and after (M + 1,) count the rows of other parts
-    that share the first labels of the first and last row. splits (r,) is scratch.
+    split node of level >= 1 stays with that node. before and after (M + 1,) count the rows of other
+    partitions that share the first labels of the first and last row. splits (r,) is scratch.
     """
     rows = len(common)
     levels = len(before) - 1
@@ -167,7 +167,7 @@ def level_counts(
     nodes: NDArray[np.int64],
     leaves: NDArray[np.int64],
 ) -> None:
-    """Count the nodes that start in the part and its leaves, (M + 1,) int64 each, starting at zero."""
+    """Count the nodes that start in the partition and its leaves, (M + 1,) int64 each, starting at zero."""
     for i in range(len(common)):
         leaves[hang[i]] += 1
         for level in range(common[i] + 1, hang[i] + 1):
@@ -237,21 +237,21 @@ def _norm_of_sum(
 
 @kernel
 def _write_leaf(
-    rows: SortedRows, words: Words, i: int, norm: Any, base: Any, leaf: Any, part: TreePart
+    rows: SortedRows, words: Words, i: int, norm: Any, base: Any, leaf: Any, partition: TreePartition
 ) -> None:
     """Write row i as leaf number `leaf` of its level, below a node of norm `base`."""
     hang, width = rows.hang[i], rows.codes.shape[1]
     prefix_bytes = hang + words.wide
-    place = part.record_start[hang] + leaf * (words.norm_bytes + width - prefix_bytes)
-    _write_norm(part.records, place, norm, norm - base, hang, words)
+    place = partition.record_start[hang] + leaf * (words.norm_bytes + width - prefix_bytes)
+    _write_norm(partition.records, place, norm, norm - base, hang, words)
     for j in range(prefix_bytes, width):
-        part.records[place + words.norm_bytes + j - prefix_bytes] = rows.codes[i, j]
-    part.ids[part.level_leaf[hang] + leaf] = rows.ids[i]
+        partition.records[place + words.norm_bytes + j - prefix_bytes] = rows.codes[i, j]
+    partition.ids[partition.level_leaf[hang] + leaf] = rows.ids[i]
 
 
 @kernel
-def fill_part(rows: SortedRows, words: Words, state: FillState, part: TreePart) -> None:
-    """Write every node and leaf of the part in one pass.
+def fill_partition(rows: SortedRows, words: Words, state: FillState, partition: TreePartition) -> None:
+    """Write every node and leaf of the partition in one pass.
 
     Only what follows the labels shared with the row before is computed again, and only what a node or the
     next row needs is stored; always by the same additions, so a norm does not depend on the rows around it.
@@ -275,11 +275,11 @@ def fill_part(rows: SortedRows, words: Words, state: FillState, part: TreePart) 
         if kept < levels:
             norms[levels] = _norm_of_sum(prefixes[kept], words, chosen, kept, state.sums)
         for level in range(rows.common[i] + 1, hang + 1):
-            node = part.level_start[level] + next_node[level]
-            part.labels[node] = _label(codes, i, level, wide) if level > 0 else 0
-            part.norms[node] = norms[level]
-            part.child_start[node] = next_node[level + 1]
-            part.leaf_start[node] = next_leaf[level]
+            node = partition.level_start[level] + next_node[level]
+            partition.labels[node] = _label(codes, i, level, wide) if level > 0 else 0
+            partition.norms[node] = norms[level]
+            partition.child_start[node] = next_node[level + 1]
+            partition.leaf_start[node] = next_leaf[level]
             next_node[level] += 1
-        _write_leaf(rows, words, i, norms[levels], norms[hang], next_leaf[hang], part)
+        _write_leaf(rows, words, i, norms[levels], norms[hang], next_leaf[hang], partition)
         next_leaf[hang] += 1

@@ -1,4 +1,4 @@
-"""The A-Tree as flat arrays: building a part of it from sorted codes, and joining parts.
+"""The A-Tree as flat arrays: building a partition of it from sorted codes, and joining partitions.
 
 The nodes of all levels lie one after another, each level in code order, so both start arrays are
 monotone and the children and the leaves of a node end where those of the next node begin:
@@ -25,10 +25,10 @@ from aggtree.engine.tree.build_kernels import (
     SUMS,
     FillState,
     SortedRows,
-    TreePart,
+    TreePartition,
     Words,
     common_labels,
-    fill_part,
+    fill_partition,
     hang_levels,
     level_counts,
 )
@@ -36,13 +36,13 @@ from aggtree.engine.tree.code_order import check_rows, sort_codes
 
 __all__ = [
     "Tree",
-    "TreePart",
+    "TreePartition",
     "TreeShape",
     "build_bytes",
-    "build_part",
     "build_tree",
+    "build_tree_partition",
     "check_tree",
-    "join_parts",
+    "join_partitions",
     "norm_steps",
     "record_sizes",
     "tree_shape",
@@ -79,7 +79,7 @@ class Tree(NamedTuple):
 
 
 def build_bytes(layout: CodeLayout, params: TreeParams, id_bytes: int) -> int:
-    """Memory per row that `build_part` allocates at most, its result included."""
+    """Memory per row that `build_tree_partition` allocates at most, its result included."""
     nodes = layout.levels if params.stray == 1 else 1
     return 3 + nodes * (2 + 4 + 4 + 4) + params.norm_bytes + layout.width + id_bytes
 
@@ -98,7 +98,7 @@ def record_sizes(layout: CodeLayout, norm_bytes: int) -> NDArray[np.int64]:
     return np.array(suffixes, np.int64) + norm_bytes
 
 
-def build_part(
+def build_tree_partition(
     codes: NDArray[np.uint8],
     ids: NDArray[np.unsignedinteger],
     dictionaries: Dictionaries,
@@ -106,13 +106,13 @@ def build_part(
     norm_ranges: NDArray[np.float32],
     before: NDArray[np.int64] | None = None,
     after: NDArray[np.int64] | None = None,
-) -> TreePart:
+) -> TreePartition:
     """Build what a range of the (code, id) order adds to the tree.
 
     codes, ids : (r, width) uint8 and (r,) uint32 or uint64, sorted by (code, id)
     norm_ranges : (M + 1, 2) float32, lowest and highest (leaf norm - node norm) of each level
-    before, after : (M + 1,) int64, rows of earlier (later) parts that share the first 0..M labels of the
-        first (last) code; left out when there are none. With them the parts of any partition into ranges
+    before, after : (M + 1,) int64, rows of earlier (later) partitions that share the first 0..M labels of the
+        first (last) code; left out when there are none. With them the partitions of any cut into ranges
         join to the same bytes.
     """
     check_rows(codes, ids)
@@ -134,7 +134,7 @@ def build_part(
     hang = np.empty(len(codes), np.int8)
     hang_levels(common, before, after, params.bucket, params.stray, np.empty(len(codes), np.bool_), hang)
     rows = SortedRows(codes, ids, common, hang)
-    part = _empty_part(rows, layout, params.norm_bytes)
+    partition = _empty_partition(rows, layout, params.norm_bytes)
     low, step = norm_steps(norm_ranges, params.norm_bytes)
     words = np.ascontiguousarray(dictionaries.words, np.float32)
     state = FillState(
@@ -146,8 +146,8 @@ def build_part(
         next_leaf=np.zeros(levels + 1, np.int64),
     )
     known = Words(words, dictionaries.starts, int(layout.wide), params.norm_bytes, low, step)
-    fill_part(rows, known, state, part)
-    return part
+    fill_partition(rows, known, state, partition)
+    return partition
 
 
 def _neighbours(counts: NDArray[np.int64] | None, levels: int) -> NDArray[np.int64]:
@@ -155,17 +155,17 @@ def _neighbours(counts: NDArray[np.int64] | None, levels: int) -> NDArray[np.int
         return np.zeros(levels + 1, np.int64)
     counts = np.ascontiguousarray(counts, np.int64)
     if counts.shape != (levels + 1,) or (np.diff(counts) > 0).any() or counts[-1] < 0:
-        raise ValueError(f"rows shared with other parts {counts}: expected {levels + 1} falling counts")
+        raise ValueError(f"rows shared with other partitions {counts}: expected {levels + 1} falling counts")
     return counts
 
 
-def _empty_part(rows: SortedRows, layout: CodeLayout, norm_bytes: int) -> TreePart:
-    """Arrays of exactly the size the part needs."""
+def _empty_partition(rows: SortedRows, layout: CodeLayout, norm_bytes: int) -> TreePartition:
+    """Arrays of exactly the size the partition needs."""
     nodes, leaves = np.zeros((2, layout.levels + 1), np.int64)
     level_counts(rows.common, rows.hang, nodes, leaves)
     level_start, level_leaf = _starts(nodes), _starts(leaves)
     record_start = _starts(leaves * record_sizes(layout, norm_bytes))
-    return TreePart(
+    return TreePartition(
         labels=np.empty(level_start[-1], np.uint16),
         norms=np.empty(level_start[-1], np.float32),
         child_start=np.empty(level_start[-1], np.uint32),
@@ -184,13 +184,13 @@ def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class TreeShape:
-    """Where the levels of a joined tree lie, and where each part's share of a level goes.
+    """Where the levels of a joined tree lie, and where each partition's share of a level goes.
 
     level_start, level_leaf, record_start : (M + 2,) int64, as in `Tree`
-    first_node : (parts, M + 2) int64, number in the tree of the part's first node of levels 0..M;
-        column M + 1 is N. A part's child_start of level m is shifted by column m + 1.
-    first_leaf : (parts, M + 1) int64, number in the tree of the part's first leaf of levels 0..M.
-        A part's leaf_start of level m is shifted by column m.
+    first_node : (partitions, M + 2) int64, number in the tree of the partition's first node of levels 0..M;
+        column M + 1 is N. A partition's child_start of level m is shifted by column m + 1.
+    first_leaf : (partitions, M + 1) int64, number in the tree of the partition's first leaf of levels 0..M.
+        A partition's leaf_start of level m is shifted by column m.
     start_dtype, id_dtype : of child_start and leaf_start, and of ids
     """
 
@@ -206,7 +206,7 @@ class TreeShape:
 def tree_shape(
     nodes: NDArray[np.int64], leaves: NDArray[np.int64], layout: CodeLayout, norm_bytes: int
 ) -> TreeShape:
-    """Lay out the tree whose parts have `nodes` and `leaves`, (parts, M + 1) int64 each."""
+    """Lay out the tree whose partitions have `nodes` and `leaves`, (partitions, M + 1) int64 each."""
     level_start, level_leaf = _starts(nodes.sum(axis=0)), _starts(leaves.sum(axis=0))
     earlier_nodes, earlier_leaves = np.cumsum(nodes, axis=0) - nodes, np.cumsum(leaves, axis=0) - leaves
     ends = np.full((len(nodes), 1), level_start[-1])
@@ -222,27 +222,30 @@ def tree_shape(
     )
 
 
-def join_parts(
-    parts: Sequence[TreePart], layout: CodeLayout, params: TreeParams, norm_ranges: NDArray[np.float32]
+def join_partitions(
+    partitions: Sequence[TreePartition],
+    layout: CodeLayout,
+    params: TreeParams,
+    norm_ranges: NDArray[np.float32],
 ) -> Tree:
-    """Join the parts of consecutive ranges of the (code, id) order into one tree, in memory.
+    """Join the partitions of consecutive ranges of the (code, id) order into one tree, in memory.
 
     Wider ids than row numbers need are kept, so that ids of the user's own survive.
     """
     shape = tree_shape(
-        np.array([np.diff(part.level_start) for part in parts]),
-        np.array([np.diff(part.level_leaf) for part in parts]),
+        np.array([np.diff(partition.level_start) for partition in partitions]),
+        np.array([np.diff(partition.level_leaf) for partition in partitions]),
         layout,
         params.norm_bytes,
     )
     if shape.level_leaf[-1] == 0:
         raise ValueError("a tree of no rows: expected at least one code")
     low, step = norm_steps(norm_ranges, params.norm_bytes)
-    pairs = [(number, level) for level in range(layout.levels + 1) for number in range(len(parts))]
+    pairs = [(number, level) for level in range(layout.levels + 1) for number in range(len(partitions))]
 
     def nodes(name: str, number: int, level: int) -> NDArray[np.generic]:
-        start, stop = parts[number].level_start[level : level + 2]
-        values: NDArray[np.generic] = getattr(parts[number], name)[start:stop]
+        start, stop = partitions[number].level_start[level : level + 2]
+        values: NDArray[np.generic] = getattr(partitions[number], name)[start:stop]
         return values
 
     def joined(name: str, first: NDArray[np.int64], next_level: int, end: int) -> NDArray[np.unsignedinteger]:
@@ -251,16 +254,16 @@ def join_parts(
         return np.concatenate([*shifted, [end]]).astype(shape.start_dtype)
 
     labels = np.concatenate([nodes("labels", *pair) for pair in pairs])
-    leaf_slices = [(parts[p], slice(*parts[p].level_leaf[m : m + 2])) for p, m in pairs]
-    record_slices = [(parts[p], slice(*parts[p].record_start[m : m + 2])) for p, m in pairs]
-    ids = np.concatenate([part.ids[where] for part, where in leaf_slices])
+    leaf_slices = [(partitions[p], slice(*partitions[p].level_leaf[m : m + 2])) for p, m in pairs]
+    record_slices = [(partitions[p], slice(*partitions[p].record_start[m : m + 2])) for p, m in pairs]
+    ids = np.concatenate([partition.ids[where] for partition, where in leaf_slices])
     return Tree(
         first_labels=labels[shape.level_start[1] : shape.level_start[2]].astype(np.uint16),
         labels=(labels & 0xFF).astype(np.uint8),
         norms=np.concatenate([nodes("norms", *pair) for pair in pairs]).astype(np.float32),
         child_start=joined("child_start", shape.first_node, 1, shape.level_start[-1]),
         leaf_start=joined("leaf_start", shape.first_leaf, 0, shape.level_leaf[-1]),
-        records=np.concatenate([part.records[where] for part, where in record_slices]),
+        records=np.concatenate([partition.records[where] for partition, where in record_slices]),
         ids=ids.astype(shape.id_dtype) if ids.max() < 2**32 else ids,
         level_start=shape.level_start,
         level_leaf=shape.level_leaf,
@@ -278,8 +281,8 @@ def build_tree(
     norm_ranges: NDArray[np.float32],
 ) -> Tree:
     """Build a tree in memory from codes (n, width) uint8 and ids (n,) in any order."""
-    part = build_part(*sort_codes(codes, ids), dictionaries, params, norm_ranges)
-    return join_parts([part], dictionaries.layout, params, norm_ranges)
+    partition = build_tree_partition(*sort_codes(codes, ids), dictionaries, params, norm_ranges)
+    return join_partitions([partition], dictionaries.layout, params, norm_ranges)
 
 
 def check_tree(tree: Tree, layout: CodeLayout) -> int:

@@ -5,8 +5,9 @@ import numpy as np
 
 from aggtree.jobs.cli.tables import format_words, print_json, print_table
 from aggtree.storage.index.live_rows import live_bits
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.reader import Index
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.index.tuning import TunedPoint, read_tuning
 from aggtree.storage.row_bits import unpacked
 
@@ -17,16 +18,17 @@ def show_info(index: Index, *, as_json: bool) -> None:
     if as_json:
         print_json(_without_files(manifest) | {"live_rows": manifest.live_rows, "bytes": parts})
         return
-    click.echo(f"{index.path}: {index.rows:,} rows of dimension {index.dimension}, build {manifest.build}")
-    left_out = sum(part.source_rows - part.rows for part in manifest.parts)
+    build = manifest.first_segment.build
+    click.echo(f"{index.path}: {index.rows:,} rows of dimension {index.dimension}, build {build}")
+    left_out = sum(segment.source_rows - segment.rows for segment in manifest.segments)
     if left_out:
         click.echo(f"{left_out:,} rows of the source were left out")
     if manifest.live:
         click.echo(f"{manifest.live.deleted:,} rows were deleted; `aggtree compact` gives their space back")
-    for part in manifest.parts:
-        if part.codes:
-            size = sum(record.bytes for record in part.codes.files)
-            click.echo(f"codes at {part.codes.location}, {size:,} bytes, not needed by queries")
+    for segment in manifest.segments:
+        if segment.codes:
+            size = sum(record.bytes for record in segment.codes.files)
+            click.echo(f"codes at {segment.codes.location}, {size:,} bytes, not needed by queries")
     if manifest.own_ids:
         click.echo("ids are the user's own")
     for k, points in _tuned_points(index).items():
@@ -36,7 +38,7 @@ def show_info(index: Index, *, as_json: bool) -> None:
         click.echo(f"tuned for k {k}: {ends}")
     for piece in manifest.all_pieces:
         click.echo(f"vectors for exact distances: {piece.vectors or 'an array, to be named'}")
-    parameters = dict(manifest.parameters)
+    parameters = dict(manifest.first_segment.parameters)
     click.echo(f"dictionaries {format_words(manifest.words)}; made by aggtree {manifest.made_by}")
     click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))
     rows = max(1, index.rows)
@@ -48,21 +50,27 @@ def show_info(index: Index, *, as_json: bool) -> None:
             ("total", f"{sum(parts.values()):,}", f"{sum(parts.values()) / rows:.2f}"),
         ],
     )
-    if manifest.segments:
+    if manifest.appended_segments:
         _show_segments(index)
     _show_levels(manifest)
 
 
-def _without_files(manifest: Manifest) -> dict[str, object]:
+def _without_files(manifest: IndexManifest) -> dict[str, object]:
     """The manifest without the long lists of checksums."""
-    record: dict[str, object] = dict(manifest.to_json())
+    record: dict[str, object] = dict(manifest.to_json()) | _segment_record(manifest.first_segment)
     del record["files"]
-    if manifest.codes:
-        record["codes"] = manifest.codes.location
-    if manifest.segments:
-        record["segments"] = [_without_files(part) for part in manifest.segments]
+    if manifest.appended_segments:
+        record["segments"] = [_segment_record(segment) for segment in manifest.appended_segments]
     if manifest.live:
         record["live"] = {"deleted": manifest.live.deleted}
+    return record
+
+
+def _segment_record(segment: SegmentManifest) -> dict[str, object]:
+    record: dict[str, object] = dict(segment.to_json())
+    del record["files"]
+    if segment.codes:
+        record["codes"] = segment.codes.location
     return record
 
 
@@ -71,32 +79,32 @@ def _show_segments(index: Index) -> None:
     manifest = index.manifest
     bits = live_bits(index.path, manifest) if manifest.live else None
 
-    def deleted(part: Manifest) -> int:
+    def deleted(segment: SegmentManifest) -> int:
         if bits is None:
             return 0
-        inside = unpacked(bits, part.first_row, part.first_row + part.source_rows)
-        return part.source_rows - int(np.count_nonzero(inside))
+        inside = unpacked(bits, segment.first_row, segment.first_row + segment.source_rows)
+        return segment.source_rows - int(np.count_nonzero(inside))
 
     print_table(
         "",
         ("segment", "first row", "rows", "deleted", "mean squared error"),
         (
             (
-                part.build,
-                f"{part.first_row:,}",
-                f"{part.rows:,}",
-                f"{deleted(part):,}",
-                "" if part.distortion is None else f"{part.distortion:.5g}",
+                segment.build,
+                f"{segment.first_row:,}",
+                f"{segment.rows:,}",
+                f"{deleted(segment):,}",
+                "" if segment.distortion is None else f"{segment.distortion:.5g}",
             )
-            for part in manifest.parts
+            for segment in manifest.segments
         ),
     )
 
 
-def _show_levels(manifest: Manifest) -> None:
+def _show_levels(manifest: IndexManifest) -> None:
     """Nodes and leaves of each level, of all segments together."""
-    nodes = np.sum([part.level_nodes for part in manifest.parts], axis=0)
-    leaves = np.sum([part.level_leaves for part in manifest.parts], axis=0)
+    nodes = np.sum([segment.level_nodes for segment in manifest.segments], axis=0)
+    leaves = np.sum([segment.level_leaves for segment in manifest.segments], axis=0)
     print_table(
         "",
         ("level", "nodes", "leaves", "leaves in all"),

@@ -21,14 +21,14 @@ STRANGER_BYTES = 226 * MIB  # a worker of an existing cluster, wherever it is
 COMPILE_BYTES = 420 * MIB  # this process and the one that compiles the kernels, before anything else runs
 REMOTE_BYTES = 48 * MIB  # libraries of an object store, in each process
 BLOCK_BYTES = 8 * MIB  # rows that encoding reads at once, in their own dtype
-SAMPLES_PER_PART = 256  # rows looked at to cut a partition of nearly the wanted size
+SAMPLES_PER_PARTITION = 256  # rows looked at to cut a partition of nearly the wanted size
 ENCODER_ROWS = 8192  # rows the encoder converts at a time
 HEATED: dict[Cooling, int] = {"joint": 0, "kmeans": 5}  # arrays of floats as large as a batch while annealing
 START_BYTES = 16 * MIB  # buffers of linear algebra, and what k-means leaves behind
 PASSES_BYTES = 64 * MIB  # blocks of the first dictionary's passes that the allocator keeps
 SCRATCH_BYTES = 6 * MIB  # small arrays of a task, and what its allocator keeps
 MARK_BYTES = 3  # per row, what building notes of it
-NODE_BYTES = 14  # label, norm and two starts of a node of a part
+NODE_BYTES = 14  # label, norm and two starts of a node of a partition
 NODE_FILE_BYTES = 13  # of a node in the tree's files
 USUAL_NODES_PER_ROW = 0.3  # most nodes seen per row, in a tree with bucket 1
 STITCH_BYTES = 24 * MIB  # buffers of stitching and checksums
@@ -148,7 +148,7 @@ def sort_task_bytes(work: Workload) -> int:
 
 def sample_bytes(work: Workload) -> int:
     """Per partition, for the samples that cut it: gathered, joined and sorted, after one refinement."""
-    return 4 * SAMPLES_PER_PART * (2 * work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
+    return 4 * SAMPLES_PER_PARTITION * (2 * work.run_row_bytes + sort_bytes(work.layout.width, work.id_bytes))
 
 
 def nodes_per_row(work: Workload) -> float:
@@ -199,7 +199,7 @@ def index_bytes(work: Workload) -> int:
 def work_bytes(work: Workload) -> int:
     """Disk used on top of that while the job runs.
 
-    Runs are removed when all parts are built, parts when the tree is committed: the most is there at the
-    end of building, runs and parts, or of stitching, parts and tree.
+    Runs are removed when all partitions are built, partitions when the tree is committed: the most is
+    there at the end of building, runs and partitions, or of stitching, partitions and tree.
     """
     return max(work.rows * work.run_row_bytes, tree_disk_bytes(work))

@@ -14,7 +14,7 @@ from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.training.wide_dictionary_trainer import PASSES
 from aggtree.engine.tree.code_order import sort_codes
-from aggtree.engine.tree.layout import build_part
+from aggtree.engine.tree.layout import build_tree_partition
 from aggtree.jobs.planning.plan import Plan, make_plan
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.jobs.planning.reused_dictionaries import recipe_for
@@ -102,7 +102,7 @@ def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float,
         _seconds(lambda: chooser.assign(plain)) / len(sample) if chooser is not None else 0.0,
         _seconds(lambda: encoder.encode(sample)) / len(sample),
         _seconds(lambda: sort_codes(codes, ids)) / CODE_ROWS,
-        _seconds(lambda: build_part(*ordered, dictionaries, recipe.tree, ranges)) / CODE_ROWS,
+        _seconds(lambda: build_tree_partition(*ordered, dictionaries, recipe.tree, ranges)) / CODE_ROWS,
     )
 
 

@@ -17,9 +17,9 @@ from aggtree.storage.errors import MemoryBudgetError
 Mode = Literal["process", "cluster", "scheduler"]
 
 CLUSTER_ROWS = 3_000_000  # below this, threads of this process are done before a cluster pays
-MIN_PART_ROWS = 20_000
-MAX_PART_ROWS = 8_000_000
-PARTS_PER_WORKER = 4
+MIN_PARTITION_ROWS = 20_000
+MAX_PARTITION_ROWS = 8_000_000
+PARTITIONS_PER_WORKER = 4
 RESERVE = 0.05  # of the budget stays free: allocators keep some of what was given back
 
 
@@ -45,7 +45,7 @@ class Plan:
     mode: Mode
     workers: int
     ahead: int
-    part_rows: int
+    partition_rows: int
     stages: tuple[StagePlan, ...]
     index_bytes: int
     code_bytes: int
@@ -104,10 +104,11 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
     base = _base(work, mode, workers)
     fixed = costs.tree_task_bytes(work)
     room = (usable - base) // workers - fixed
-    part_rows = min(room // costs.tree_row_bytes(work), MAX_PART_ROWS)
-    if part_rows < min(MIN_PART_ROWS, work.rows):
+    partition_rows = min(room // costs.tree_row_bytes(work), MAX_PARTITION_ROWS)
+    if partition_rows < min(MIN_PARTITION_ROWS, work.rows):
         return None
-    part_rows = min(part_rows, max(MIN_PART_ROWS, -(-work.rows // (PARTS_PER_WORKER * workers))), work.rows)
+    even_rows = -(-work.rows // (PARTITIONS_PER_WORKER * workers))
+    partition_rows = min(partition_rows, max(MIN_PARTITION_ROWS, even_rows), work.rows)
     # Training runs in this process before a cluster starts, with as many threads as fit.
     driver = _driver(work)
     threads = next(
@@ -115,17 +116,17 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
     )
     if threads == 0:
         return None
-    parts = -(-work.rows // part_rows)
+    partitions = -(-work.rows // partition_rows)
     batches = -(-work.train_rows // work.batch_rows)
     encode, sort = costs.encode_bytes(work), costs.sort_task_bytes(work)
-    tree = fixed + part_rows * costs.tree_row_bytes(work)
-    samples = parts * costs.sample_bytes(work)
+    tree = fixed + partition_rows * costs.tree_row_bytes(work)
+    samples = partitions * costs.sample_bytes(work)
     stages = (
         _stage("train", batches, work.batch_rows, threads, driver + costs.train_bytes(work, threads, ahead)),
         _stage("encode", work.shards, work.shard, workers, base + workers * encode),
         _stage("sort", work.shards, work.shard, workers, base + workers * sort),
-        _stage("build", parts, part_rows, workers, base + max(workers * tree, samples)),
-        _stage("stitch", parts, part_rows, 1, driver + costs.stitch_bytes(work)),
+        _stage("build", partitions, partition_rows, workers, base + max(workers * tree, samples)),
+        _stage("stitch", partitions, partition_rows, 1, driver + costs.stitch_bytes(work)),
     )
     if max(costs.COMPILE_BYTES, *(stage.projected for stage in stages)) > usable:
         return None
@@ -134,7 +135,7 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
         mode=mode,
         workers=workers,
         ahead=ahead,
-        part_rows=part_rows,
+        partition_rows=partition_rows,
         stages=stages,
         index_bytes=costs.index_bytes(work),
         code_bytes=costs.code_bytes(work),

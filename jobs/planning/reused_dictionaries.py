@@ -12,7 +12,7 @@ from aggtree.storage.checksums import BlockChecksums, to_hex
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import check_files
 from aggtree.storage.index.format import DICTIONARIES
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.sources.base import VectorSource
 
 
@@ -27,9 +27,9 @@ class TakenDictionaries:
     checksum: str
 
     @classmethod
-    def of(cls, index: Path, manifest: Manifest) -> "TakenDictionaries":
-        """The dictionaries of a committed index."""
-        record = manifest.file(DICTIONARIES)
+    def of(cls, index: Path, manifest: IndexManifest) -> "TakenDictionaries":
+        """The dictionaries of a committed index, of which every segment has a copy: those of the first."""
+        record = manifest.first_segment.file(DICTIONARIES)
         check_files(index, [record])
         return cls(path=index / record.path, checksum=_name(record.blocks))
 

@@ -19,7 +19,7 @@ from aggtree.engine.tree.layout import Tree
 from aggtree.storage.errors import AggtreeError, SourceError
 from aggtree.storage.index.build_report import BuildReport, read_report
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.format import CODES, TreeCounts
+from aggtree.storage.index.format import TreeCounts
 from aggtree.storage.index.reader import Index
 from aggtree.storage.index.tuning import TunedPoint
 from aggtree.storage.sources.unit_rows import metric_source
@@ -110,7 +110,7 @@ class IndexFigures:
 def collect(index: Index, seed: int = 0) -> IndexFigures:
     """Read what there is to show of an open index."""
     missing: dict[str, str] = {}
-    build = index.manifest.build
+    build = index.manifest.first_segment.build
     return IndexFigures(
         levels=_told(missing, "tree", lambda: level_figures(index, seed)) or (),
         codes=_told(missing, "codes", lambda: code_figures(index, seed, missing)),
@@ -134,8 +134,8 @@ def level_figures(index: Index, seed: int) -> tuple[LevelFigures, ...]:
     searcher = index.searcher
     trees = searcher.trees if isinstance(searcher, SegmentedSearcher) else (searcher.tree,)
     levels: dict[int, LevelFigures] = {}
-    for part, tree in zip(index.manifest.parts, trees, strict=True):
-        for found in _tree_levels(part.counts, tree, seed):
+    for segment, tree in zip(index.manifest.segments, trees, strict=True):
+        for found in _tree_levels(segment.counts, tree, seed):
             known = levels.get(found.level)
             levels[found.level] = found if known is None else known.plus(found)
     return tuple(levels[level] for level in sorted(levels))
@@ -196,14 +196,13 @@ def _doubling_bins(counts: list[NDArray[np.int64]]) -> tuple[int, ...]:
 
 
 def code_figures(index: Index, seed: int, missing: dict[str, str]) -> CodeFigures:
-    """Usage of the dictionaries by codes of the store, and their errors where the vectors are at hand."""
-    manifest, layout = index.manifest, index.layout
-    location = manifest.codes.location if manifest.codes else index.path / manifest.directory / CODES
-    store = CodeStore.open(location)
-    places = list(spread_places(0, manifest.source_rows, CODES_PER_PLACE, seed))
+    """Usage of the dictionaries by codes of the first segment, and their errors if the vectors are there."""
+    first, layout = index.manifest.first_segment, index.layout
+    store = CodeStore.open(first.codes_at(index.path))
+    places = list(spread_places(0, first.source_rows, CODES_PER_PLACE, seed))
     blocks = [store.read(low, high) for low, high in places]
     codes = np.concatenate(blocks)
-    if manifest.rows < manifest.source_rows:
+    if first.rows < first.source_rows:
         codes = codes[codes.any(axis=1)]  # rows that were left out have codes of zeros
     labels = layout.labels(codes)
     errors = _told(missing, "vectors", lambda: errors_by_level(index, places, blocks)) or (0, ())

@@ -28,7 +28,7 @@ def make_page(index: Index, figures: IndexFigures) -> str:
     manifest = index.manifest
     about = (
         f"{index.rows:,} vectors of dimension {index.dimension}, metric {manifest.metric}, "
-        f"build {manifest.build}."
+        f"build {manifest.first_segment.build}."
     )
     sections = [
         parameter_section(index),
@@ -66,15 +66,15 @@ def _cards(index: Index, figures: IndexFigures) -> list[tuple[str, str]]:
 
 
 def parameter_section(index: Index) -> Section:
-    manifest = index.manifest
+    first = index.manifest.first_segment
     rows = [
         (name, format_words(value) if name == "words" else str(value))
-        for name, value in sorted(manifest.parameters.items())
+        for name, value in sorted(first.parameters.items())
     ]
-    source = [(name, str(value)) for name, value in sorted(manifest.source.items())]
-    source.append(("vectors", manifest.vectors or "an array; not remembered"))
-    if manifest.codes:
-        source.append(("codes", manifest.codes.location))
+    source = [(name, str(value)) for name, value in sorted(first.source.items())]
+    source.append(("vectors", first.vectors or "an array; not remembered"))
+    if first.codes:
+        source.append(("codes", first.codes.location))
     note = "What decides the bytes of this index: the same values on the same vectors give the same files."
     figures = [
         Figure(title="Build", note="As recorded in the manifest.", table=_pairs(rows)),
@@ -187,7 +187,7 @@ def code_section(index: Index, figures: IndexFigures) -> Section:
     shown = [_usage_figure(codes), _mutual_figure(codes)]
     if codes.errors:
         shown.append(_error_figure(codes))
-    place = "the first build" if index.manifest.segments else "the index"
+    place = "the first segment" if index.manifest.appended_segments else "the index"
     note = f"From {codes.rows:,} codes spread over {place}."
     if not codes.errors:
         note += f" The vectors are not at hand, so errors are not shown: {figures.missing.get('vectors', '')}"

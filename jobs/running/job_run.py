@@ -15,7 +15,7 @@ from aggtree.jobs.planning.recipe import Recipe
 from aggtree.jobs.running.memory import MemoryMeter, format_size, parse_size
 from aggtree.jobs.running.progress import Progress, make_progress
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.remote_files import local_path
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.work.job_record import JobRecord, unfinished_jobs
@@ -188,8 +188,9 @@ def _workers(plan: Plan) -> str:
     return f"{count} {place[plan.mode]}"
 
 
-def result_of(stages: "Stages", manifest: Manifest | None, began: float) -> BuildResult:
-    rows = stages.rows if manifest is None else manifest.rows
+def result_of(stages: "Stages", made: SegmentManifest | None, began: float) -> BuildResult:
+    """The result of a job that made a segment, or of stages that end before there is one."""
+    rows = stages.rows if made is None else made.rows
     return BuildResult(
         path=stages.job.index,
         rows=rows,

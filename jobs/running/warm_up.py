@@ -105,7 +105,7 @@ def main() -> None:
 def _build_with_wide_ids(index: Path, recipe: Recipe) -> None:
     """Sort and build codes whose ids have 8 bytes."""
     from aggtree.engine.tree.code_order import sort_codes
-    from aggtree.engine.tree.layout import build_part
+    from aggtree.engine.tree.layout import build_tree_partition
     from aggtree.storage.index.code_store import CodeStore
     from aggtree.storage.index.dictionary_file import load_dictionaries
     from aggtree.storage.index.format import CODES, DICTIONARIES
@@ -113,4 +113,6 @@ def _build_with_wide_ids(index: Path, recipe: Recipe) -> None:
     (build,) = index.glob("build-*")
     dictionaries, norm_ranges = load_dictionaries(build / DICTIONARIES)
     codes = CodeStore.open(build / CODES).read(0, ROWS)
-    build_part(*sort_codes(codes, np.arange(ROWS, dtype=np.uint64)), dictionaries, recipe.tree, norm_ranges)
+    build_tree_partition(
+        *sort_codes(codes, np.arange(ROWS, dtype=np.uint64)), dictionaries, recipe.tree, norm_ranges
+    )

@@ -1,4 +1,4 @@
-"""Stage 4: parts of the tree. The (code, id) order of all runs is cut into partitions that fit the budget.
+"""Stage 4: partitions of the tree, cut from the (code, id) order of all runs so that each fits the budget.
 
 Splitters are rows of the runs themselves, so any skew is cut evenly, even when all codes are equal. A
 partition takes a contiguous slice of every run; what it must know of its neighbours to decide as the whole
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree.code_order import ranks_below, shared_around, sort_codes
-from aggtree.engine.tree.layout import build_part
-from aggtree.jobs.planning.costs import SAMPLES_PER_PART
+from aggtree.engine.tree.layout import build_tree_partition
+from aggtree.jobs.planning.costs import SAMPLES_PER_PARTITION
 from aggtree.jobs.running.tasks import Tick
 from aggtree.storage.index.dictionary_file import load_dictionaries, load_state, save_state
-from aggtree.storage.work.partitions import write_part
+from aggtree.storage.work.partitions import write_partition
 from aggtree.storage.work.runs import open_run, read_slice
 
 GOLDEN = 2654435769  # 2³² over the golden ratio: multiples of it spread evenly
@@ -28,18 +28,19 @@ GOLDEN = 2654435769  # 2³² over the golden ratio: multiples of it spread evenl
 Splits = NDArray[np.int64]
 
 
-def choose_splits(runs: Sequence[Path], part_rows: int) -> Splits:
-    """Cut all runs into partitions of at most `part_rows` rows, (parts + 1, runs) int64 positions.
+def choose_splits(runs: Sequence[Path], partition_rows: int) -> Splits:
+    """Cut all runs into partitions of at most `partition_rows` rows, (partitions + 1, runs) int64 positions.
 
     Samples are taken anew and closer together until the largest partition is within bounds; when every
     row is a sample the cut is exact.
     """
-    step = max(1, part_rows // SAMPLES_PER_PART)
+    step = max(1, partition_rows // SAMPLES_PER_PARTITION)
     while True:
         codes, ids, counts = _samples(runs, step)
-        parts = -(-int(counts.sum()) // max(1, part_rows - (part_rows // 8 if step > 1 else 0)))
-        splits = _cut(runs, counts, codes, ids, parts)
-        if step == 1 or np.diff(splits.sum(axis=1)).max() <= part_rows:
+        wanted = partition_rows - (partition_rows // 8 if step > 1 else 0)
+        partitions = -(-int(counts.sum()) // max(1, wanted))
+        splits = _cut(runs, counts, codes, ids, partitions)
+        if step == 1 or np.diff(splits.sum(axis=1)).max() <= partition_rows:
             return splits
         step = max(1, step // 4)
 
@@ -49,10 +50,10 @@ def _cut(
     counts: NDArray[np.int64],
     codes: NDArray[np.uint8],
     ids: NDArray[np.unsignedinteger],
-    parts: int,
+    partitions: int,
 ) -> Splits:
     """Positions in each run of evenly spaced samples."""
-    chosen = np.unique(len(ids) * np.arange(1, parts) // parts)
+    chosen = np.unique(len(ids) * np.arange(1, partitions) // partitions)
     splits = np.zeros((len(chosen) + 2, len(runs)), np.int64)
     splits[-1] = counts
     for number, path in enumerate(runs):
@@ -94,16 +95,16 @@ def save_splits(path: Path, splits: Splits, runs: Sequence[Path], layout: CodeLa
 
 
 def load_splits(path: Path) -> Splits:
-    """(parts + 1, runs) int64: partition p takes rows splits[p, r]..splits[p + 1, r] of run r."""
+    """(partitions + 1, runs) int64: partition p takes rows splits[p, r]..splits[p + 1, r] of run r."""
     return load_state(path)["splits"]
 
 
 def _neighbours(
     runs: Sequence[Path], cuts: Splits, layout: CodeLayout
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows before each partition that share the first 0..M labels of its first code, (parts, M + 1) int64.
+    """Rows before each partition that share the first 0..M labels of its first code; and after, of its last.
 
-    And rows after it that share those of its last. cuts : (parts - 1, runs), without both ends
+    Both (partitions, M + 1) int64. cuts : (partitions - 1, runs), without both ends
     """
     before, after = np.zeros((2, len(cuts) + 1, layout.levels + 1), np.int64)
     firsts, lasts = _end_codes(runs, cuts, layout.width)
@@ -137,7 +138,7 @@ def _as_bytes(text: NDArray[np.bytes_], width: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTask:
-    """Partition `number` of the order of all runs, built into the file `part`."""
+    """Partition `number` of the order of all runs, built into the file `partition`."""
 
     number: int
     rows: int
@@ -145,21 +146,21 @@ class BuildTask:
     splits: Path
     dictionaries: Path
     tree: TreeParams
-    part: Path
+    partition: Path
 
 
 def build_partition(task: BuildTask, tick: Tick) -> dict[str, Any]:
-    """Build one part and write it; returns its counts and checksum."""
+    """Build one partition and write it; returns its counts and checksum."""
     dictionaries, norm_ranges = load_dictionaries(task.dictionaries)
     state, number = load_state(task.splits), task.number
     start, stop = state["splits"][number : number + 2]
     codes, ids = sort_codes(
         *_read_partition(task.runs, state["places"], start, stop, dictionaries.layout.width)
     )
-    part = build_part(
+    partition = build_tree_partition(
         codes, ids, dictionaries, task.tree, norm_ranges, state["before"][number], state["after"][number]
     )
-    checksums = write_part(task.part, part)
+    checksums = write_partition(task.partition, partition)
     return {"rows": len(ids), "bytes": checksums.bytes, "crc": checksums.crc}
 
 

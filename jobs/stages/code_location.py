@@ -13,7 +13,7 @@ from aggtree.storage.errors import BuildMismatchError, DiskError, IndexFormatErr
 from aggtree.storage.index.code_store import CodeStore, ShardRecord, create_code_store
 from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import CODES
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.remote_files import is_url
 from aggtree.storage.work.job_record import JobRecord
 
@@ -56,9 +56,9 @@ def move_codes(job: JobRecord, codes: str | None) -> JobRecord:
     return moved
 
 
-def check_built_place(manifest: Manifest, index: Path, codes: str | None) -> None:
-    """Refuse another place for the codes of an index that is finished."""
-    place = manifest.codes.location if manifest.codes else f"{index}/{manifest.directory}/{CODES}"
+def check_built_place(segment: SegmentManifest, index: Path, codes: str | None) -> None:
+    """Refuse another place for the codes of a segment that is finished."""
+    place = str(segment.codes_at(index))
     if codes is not None and codes != place:
         raise BuildMismatchError(f"{index}: built already, with its codes at {place}; leave out --codes")
 

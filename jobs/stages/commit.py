@@ -9,8 +9,10 @@ from dataclasses import replace
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import LiveRows
 from aggtree.storage.index.live_rows import live_bits, write_live
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import extended
+from aggtree.storage.version import __version__
 from aggtree.storage.work.job_record import JobRecord
 
 DRIFT = "drift"
@@ -18,23 +20,19 @@ DRIFT_ROWS = 1000
 """Rows of each shard of an appended segment whose error is measured."""
 
 
-def placed(job: JobRecord, made: Manifest) -> Manifest:
-    """The manifest of the index after a job has made `made`."""
+def placed(job: JobRecord, made: SegmentManifest) -> IndexManifest:
+    """The manifest of the index after a job has made the segment `made`."""
     now = _committed(job)
-    if now is None or job.task == "compact":
-        return made if now is None else _compacted(now, made)
-    for number, part in enumerate(now.parts):
-        if part.build == made.build:  # made again, because it was damaged
-            return _with_part(now, number, _as(part, made))
+    if now is None:
+        return IndexManifest(segments=(made,))
+    if job.task == "compact":
+        return IndexManifest(segments=(_compacted(now, made),))
+    for number, segment in enumerate(now.segments):
+        if segment.build == made.build:  # made again, because it was damaged
+            return _with_segment(now, number, made)
     if job.task == "append":
-        segment = replace(made, first_row=now.all_source_rows, distortion=mean_error(job))
-        return replace(
-            now,
-            segments=(*now.segments, segment),
-            live=_longer(job, now, made.source_rows),
-            distortion=first_error(job, now),
-        )
-    return made
+        return _appended(job, now, made)
+    return IndexManifest(segments=(made,))
 
 
 def mean_error(job: JobRecord) -> float | None:
@@ -44,13 +42,13 @@ def mean_error(job: JobRecord) -> float | None:
     return sum(float(record["error"]) * int(record["rows"]) for record in shards) / rows if rows else None
 
 
-def first_error(job: JobRecord, now: Manifest) -> float | None:
+def first_error(job: JobRecord, first: SegmentManifest) -> float | None:
     """Mean squared error of the rows that the dictionaries were made for: as remembered, or as noted."""
     noted = job.done(DRIFT).get(0, {}).get("error")
-    return float(noted) if now.distortion is None and noted is not None else now.distortion
+    return float(noted) if first.distortion is None and noted is not None else first.distortion
 
 
-def _committed(job: JobRecord) -> Manifest | None:
+def _committed(job: JobRecord) -> IndexManifest | None:
     try:
         return read_manifest(job.index)
     except IndexFormatError:
@@ -59,35 +57,34 @@ def _committed(job: JobRecord) -> Manifest | None:
         return None
 
 
-def _as(part: Manifest, made: Manifest) -> Manifest:
-    """A build made again, in the place of the one that was damaged."""
+def _with_segment(now: IndexManifest, number: int, made: SegmentManifest) -> IndexManifest:
+    """The index with a segment made again, in the place of the damaged one."""
+    damaged = now.segments[number]
+    made = replace(made, first_row=damaged.first_row, pieces=damaged.pieces, distortion=damaged.distortion)
+    segments = (*now.segments[:number], made, *now.segments[number + 1 :])
+    return replace(now, segments=segments, made_by=now.made_by if number else __version__)
+
+
+def _appended(job: JobRecord, now: IndexManifest, made: SegmentManifest) -> IndexManifest:
+    """The index with one more segment, and the error of its first, which that of others is compared with."""
+    first = replace(now.first_segment, distortion=first_error(job, now.first_segment))
+    made = replace(made, first_row=now.all_source_rows, distortion=mean_error(job))
     return replace(
-        made,
-        first_row=part.first_row,
-        pieces=part.pieces,
-        segments=part.segments,
-        live=part.live,
-        distortion=part.distortion,
+        now,
+        segments=(first, *now.appended_segments, made),
+        live=_longer(job, now, made.source_rows),
     )
 
 
-def _with_part(now: Manifest, number: int, part: Manifest) -> Manifest:
-    if number == 0:
-        return part
-    segments = list(now.segments)
-    segments[number - 1] = part
-    return replace(now, segments=tuple(segments))
-
-
-def _compacted(now: Manifest, made: Manifest) -> Manifest:
-    """One build of all rows, which remembers where each came from."""
+def _compacted(now: IndexManifest, made: SegmentManifest) -> SegmentManifest:
+    """One segment of all rows, which remembers where each came from."""
     pieces = now.all_pieces
     if len(pieces) == 1:
         return replace(made, vectors=pieces[0].vectors)
     return replace(made, pieces=pieces)
 
 
-def _longer(job: JobRecord, now: Manifest, more: int) -> LiveRows | None:
+def _longer(job: JobRecord, now: IndexManifest, more: int) -> LiveRows | None:
     """Deleted rows of an index to which `more` rows are appended."""
     if now.live is None:
         return None

@@ -49,7 +49,7 @@ def own_ids_record(job: JobRecord) -> FileRecord | None:
     for record in job.done(STAGE).values():
         return FileRecord.from_json(record)
     if (job.index / MANIFEST).exists() and (job.build_directory / OWN_IDS).exists():
-        manifest = read_manifest(job.index)
-        if manifest.build == job.build:
-            return manifest.file(OWN_IDS)
+        first = read_manifest(job.index).first_segment
+        if first.build == job.build:
+            return first.file(OWN_IDS)
     raise JobError(f"{job.index}: its own ids are missing; run `aggtree build --repair` with --ids")

@@ -3,7 +3,7 @@
     train    build-<id>/dictionaries             checkpoint in work-<id>/trainer
     encode   build-<id>/codes.zarr, or a URL     one task per shard
     sort     work-<id>/runs/<shard>              one task per shard
-    build    work-<id>/parts/<partition>         one task per partition, cut by work-<id>/splits
+    build    work-<id>/partitions/<partition>    one task per partition, cut by work-<id>/splits
     stitch   build-<id>/tree/*, then the commit  in this process
 
 A partition counts as done when its output has its final name and its record is written, in this order.
@@ -49,13 +49,13 @@ from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_state
 from aggtree.storage.index.file_record import RemoteCodes
 from aggtree.storage.index.format import DICTIONARIES
-from aggtree.storage.index.manifest import Manifest, commit_manifest
-from aggtree.storage.index.writer import describe_build, stitch_parts
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest
+from aggtree.storage.index.writer import describe_build, stitch_partitions
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.work.job_record import JobRecord, finish_job
 
 RUNS = "runs"
-PARTS = "parts"
+PARTITIONS = "partitions"
 SPLITS = "splits"
 
 
@@ -108,8 +108,8 @@ class Stages:
         return self.job.work_directory / RUNS
 
     @property
-    def parts(self) -> Path:
-        return self.job.work_directory / PARTS
+    def partitions(self) -> Path:
+        return self.job.work_directory / PARTITIONS
 
     def train(self, taken: TakenDictionaries | None = None) -> None:
         """Learn the dictionaries, or take some that were trained before, unless they are there."""
@@ -186,11 +186,11 @@ class Stages:
         raise SourceError(f"{source.spec}: was changed while it was read; build again with --replace")
 
     def sort(self, kept: Path | None = None) -> None:
-        """Sort the shards whose runs are missing, unless the parts made from them are all there.
+        """Sort the shards whose runs are missing, unless the partitions made from them are all there.
 
         kept : file with a bit for each row that is not left out; None for all.
         """
-        if self._parts_are_ready():
+        if self._partitions_are_ready():
             return
         store = self._code_store()
         encoded = self.job.done("encode")
@@ -214,12 +214,12 @@ class Stages:
             self.run_stage("sort", sort_shard, tasks, total=self.rows)
 
     def build(self) -> None:
-        """Build the parts of the tree that are missing."""
-        if self._parts_are_ready():
+        """Build the partitions of the tree that are missing."""
+        if self._partitions_are_ready():
             return
         runs = tuple(self.runs / str(number) for number in range(self._code_store().shards))
         splits = self._splits(runs)
-        make_directory(self.parts)
+        make_directory(self.partitions)
         done = self.job.done("build")
         sizes = np.diff(splits.sum(axis=1))
         tasks = [
@@ -230,20 +230,20 @@ class Stages:
                 splits=self.splits,
                 dictionaries=self.dictionaries,
                 tree=self.recipe.tree,
-                part=self.parts / str(number),
+                partition=self.partitions / str(number),
             )
             for number in range(len(sizes))
-            if number not in done or not _has_size(self.parts / str(number), done[number])
+            if number not in done or not _has_size(self.partitions / str(number), done[number])
         ]
         self.run_stage("build", build_partition, tasks, total=int(sizes.sum()))
         remove_tree(self.runs)
 
-    def commit(self) -> Manifest:
-        """Stitch the parts into the tree's files and make this build the index."""
+    def commit(self) -> IndexManifest:
+        """Stitch the partitions into the tree's files and make this build the index."""
         self.close()
         self.meter.begin_stage()  # the workers' memory was the last stage's
-        parts = sorted(self.job.done("build"))
-        self.progress.begin("stitch", len(parts) * (len(self.recipe.words) + 1), unit="slices")
+        partitions = sorted(self.job.done("build"))
+        self.progress.begin("stitch", len(partitions) * (len(self.recipe.words) + 1), unit="slices")
         told = 0
 
         def advance(done: int, _: int) -> None:
@@ -251,10 +251,10 @@ class Stages:
             self.progress.advance(done - told)
             told = done
 
-        tree = stitch_parts(
+        tree = stitch_partitions(
             self.job.index,
             self.job.build,
-            [self.parts / str(number) for number in parts],
+            [self.partitions / str(number) for number in partitions],
             CodeLayout(self.recipe.words),
             norm_bytes=self.recipe.norm_bytes,
             progress=advance,
@@ -276,7 +276,7 @@ class Stages:
         manifest = placed(self.job, made)
         commit_manifest(self.job.index, manifest)
         self._end("stitch")
-        if self.job.task == "build" and manifest.build == self.job.build:
+        if self.job.task == "build" and manifest.first_segment.build == self.job.build:
             write_report(self.job)
         finish_job(self.job.index)
         return manifest
@@ -298,25 +298,26 @@ class Stages:
     def _code_store(self) -> CodeStore:
         return open_codes(self.job, self.recipe)
 
-    def _parts_are_ready(self) -> bool:
+    def _partitions_are_ready(self) -> bool:
         """Whether every partition was built, so that the runs, which are removed then, are not needed."""
         done = self.job.done("build")
         if not done or not self.splits.exists():
             return False
-        parts = len(load_splits(self.splits)) - 1
+        partitions = len(load_splits(self.splits)) - 1
         return all(
-            number in done and _has_size(self.parts / str(number), done[number]) for number in range(parts)
+            number in done and _has_size(self.partitions / str(number), done[number])
+            for number in range(partitions)
         )
 
     def _splits(self, runs: Sequence[Path]) -> Splits:
         """The cut of an earlier run, if its partitions fit the present budget; otherwise a new one."""
         if self.splits.exists():
             splits = load_splits(self.splits)
-            if np.diff(splits.sum(axis=1)).max() <= self.plan.part_rows:
+            if np.diff(splits.sum(axis=1)).max() <= self.plan.partition_rows:
                 return splits
         self.job.forget("build")
-        remove_tree(self.parts)
-        splits = choose_splits(runs, self.plan.part_rows)
+        remove_tree(self.partitions)
+        splits = choose_splits(runs, self.plan.partition_rows)
         save_splits(self.splits, splits, runs, CodeLayout(self.recipe.words))
         return splits
 

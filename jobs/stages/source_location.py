@@ -21,7 +21,7 @@ def remembered_source(job: JobRecord) -> str:
     for record in job.done(STAGE).values():
         return str(record["vectors"])
     try:
-        manifest = read_manifest(job.index)
+        first = read_manifest(job.index).first_segment
     except IndexFormatError:
         return ""
-    return manifest.vectors if manifest.build == job.build else ""
+    return first.vectors if first.build == job.build else ""

@@ -165,7 +165,7 @@ def file_problem(index: Path, record: FileRecord) -> str:
 
 def as_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:40]} is no text")
+        raise TypeError(f"{repr(value)[:40]} is no text")
     return value
 
 
@@ -178,23 +178,23 @@ def as_metric(value: Any) -> Metric:
 
 def as_flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{str(value)[:40]} is neither true nor false")
+        raise TypeError(f"{repr(value)[:40]} is neither true nor false")
     return value
 
 
 def as_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{str(value)[:40]} is no number")
+        raise ValueError(f"{repr(value)[:40]} is no number")
     return float(value)
 
 
 def as_count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < MAX_COUNT:
-        raise ValueError(f"{str(value)[:40]} is no count")
+        raise ValueError(f"{repr(value)[:40]} is no count")
     return value
 
 
 def as_counts(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list):
-        raise TypeError(f"{str(values)[:40]} is no list of counts")
+        raise TypeError(f"{repr(values)[:40]} is no list of counts")
     return tuple(as_count(value) for value in values)

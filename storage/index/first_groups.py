@@ -19,7 +19,7 @@ from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.dictionary_file import load_dictionaries
 from aggtree.storage.index.file_record import FileRecord, check_files
 from aggtree.storage.index.format import DICTIONARIES, FIRST_GROUPS, TREE, build_name
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 
 KIND = "first groups"
 DTYPES = {
@@ -50,15 +50,15 @@ def write_first_groups(index: Path, build: str, nodes: int) -> tuple[FileRecord,
     return (FileRecord.of(path, checksums),)
 
 
-def groups_record(manifest: Manifest) -> FileRecord | None:
-    """The manifest's entry of the groups, if the index has them."""
-    path = f"{manifest.directory}/{FIRST_GROUPS}"
-    return next((record for record in manifest.files if record.path == path), None)
+def groups_record(segment: SegmentManifest) -> FileRecord | None:
+    """The manifest's entry of the groups, if the segment has them."""
+    path = f"{segment.directory}/{FIRST_GROUPS}"
+    return next((record for record in segment.files if record.path == path), None)
 
 
-def load_first_groups(index: Path, manifest: Manifest) -> FirstGroups | None:
+def load_first_groups(index: Path, segment: SegmentManifest) -> FirstGroups | None:
     """The groups, mapped read-only, or None; that they fit the tree is checked where they are used."""
-    record = groups_record(manifest)
+    record = groups_record(segment)
     if record is None:
         return None
     check_files(index, [record])

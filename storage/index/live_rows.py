@@ -14,12 +14,13 @@ from aggtree.storage.checksums import block_checksums, crc32c
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import FileRecord, LiveRows, check_files
 from aggtree.storage.index.format import LIVE_PREFIX
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.reader import OpenSegment
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import clear_missing, deleted_rows, extended, seen_bits
 
 
-def live_bits(index: Path, manifest: Manifest) -> NDArray[np.uint8]:
+def live_bits(index: Path, manifest: IndexManifest) -> NDArray[np.uint8]:
     """The bits of all rows, in memory and writable; all of them set when no row was deleted."""
     if manifest.live is not None:
         return _whole_file(index, manifest.live.file)
@@ -37,17 +38,17 @@ def _whole_file(index: Path, record: FileRecord) -> NDArray[np.uint8]:
     return content
 
 
-def tree_bits(index: Path, part: Manifest) -> NDArray[np.uint8]:
+def tree_bits(index: Path, segment: SegmentManifest) -> NDArray[np.uint8]:
     """A bit for each row of a segment that is in its tree; others were left out when it was made."""
-    return seen_bits(OpenSegment(index, part).tree.ids, part.source_rows)
+    return seen_bits(OpenSegment(index, segment).tree.ids, segment.source_rows)
 
 
-def kept_bits(index: Path, manifest: Manifest) -> NDArray[np.uint8]:
+def kept_bits(index: Path, manifest: IndexManifest) -> NDArray[np.uint8]:
     """A bit for each row of an index that is in a tree and was not deleted."""
     bits = live_bits(index, manifest)
-    for part in manifest.parts:
-        if part.rows < part.source_rows:
-            clear_missing(bits, OpenSegment(index, part).tree.ids, part.first_row, part.source_rows)
+    for segment in manifest.segments:
+        if segment.rows < segment.source_rows:
+            clear_missing(bits, OpenSegment(index, segment).tree.ids, segment.first_row, segment.source_rows)
     return bits
 
 

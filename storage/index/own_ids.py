@@ -104,19 +104,19 @@ def _of_share(ids: NDArray[np.int64], share: int, shares: int) -> NDArray[np.int
 class OwnIds:
     """The user's id of each row of an index, from the mapped files of its segments.
 
-    parts : int64 each, in the order of the rows.
+    segments : ids of the rows of each segment, int64, in the order of the rows.
     """
 
-    def __init__(self, parts: Sequence[NDArray[np.int64]]) -> None:
-        self._parts = tuple(parts)
-        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+    def __init__(self, segments: Sequence[NDArray[np.int64]]) -> None:
+        self._segments = tuple(segments)
+        self._starts = np.cumsum([0, *(len(segment_ids) for segment_ids in segments)])
         self.rows = int(self._starts[-1])
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """All ids in order: first row, and the ids from there on."""
-        for first, part in zip(self._starts.tolist(), self._parts, strict=False):
-            for start in range(0, len(part), BLOCK_ROWS):
-                yield first + start, part[start : start + BLOCK_ROWS]
+        for first, segment_ids in zip(self._starts.tolist(), self._segments, strict=False):
+            for start in range(0, len(segment_ids), BLOCK_ROWS):
+                yield first + start, segment_ids[start : start + BLOCK_ROWS]
 
     def live_blocks(self, live: NDArray[np.uint8], first: int) -> Iterator[NDArray[np.int64]]:
         """The ids of all rows that were not deleted; bit `first` of `live` is that of the first row."""
@@ -126,9 +126,9 @@ class OwnIds:
     def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ids of row numbers of any shape; -1 stays, and a row that is not there is no answer either."""
         ids = np.full(rows.shape, NO_ANSWER, np.int64)
-        for first, part in zip(self._starts.tolist(), self._parts, strict=False):
-            inside = (rows >= first) & (rows < first + len(part))
-            ids[inside] = part[rows[inside] - first]
+        for first, segment_ids in zip(self._starts.tolist(), self._segments, strict=False):
+            inside = (rows >= first) & (rows < first + len(segment_ids))
+            ids[inside] = segment_ids[rows[inside] - first]
         return ids
 
     def rows_of(self, wanted: NDArray[np.integer]) -> NDArray[np.int64]:

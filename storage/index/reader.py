@@ -30,8 +30,9 @@ from aggtree.storage.index.dictionary_file import load_dictionaries
 from aggtree.storage.index.file_record import FileRecord, check_files
 from aggtree.storage.index.first_groups import groups_record, load_first_groups
 from aggtree.storage.index.format import ARRAYS, CODES, DICTIONARIES, FIRST_GROUPS, OWN_IDS, TREE
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.own_ids import OwnIds
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.queries.index_search import IndexSearch
 from aggtree.storage.queries.index_vectors import Vectors
 
@@ -47,16 +48,16 @@ class OpenSegment:
     own_ids : (source_rows,) int64, the user's id of each of its rows, or None.
     """
 
-    def __init__(self, path: Path, part: Manifest) -> None:
-        wanted = [part.file(DICTIONARIES), *(part.tree_file(spec.name) for spec in ARRAYS)]
-        check_files(path, [*wanted, *([part.file(OWN_IDS)] if part.own_ids else [])])
+    def __init__(self, path: Path, segment: SegmentManifest) -> None:
+        wanted = [segment.file(DICTIONARIES), *(segment.tree_file(spec.name) for spec in ARRAYS)]
+        check_files(path, [*wanted, *([segment.file(OWN_IDS)] if segment.own_ids else [])])
         self.maps: list[mmap.mmap] = []
         self.own_ids: NDArray[np.int64] | None = None
-        if part.own_ids:
-            self.own_ids = map_own_ids(path, part, self.maps)
+        if segment.own_ids:
+            self.own_ids = map_own_ids(path, segment, self.maps)
         arrays = {record.path.rpartition("/")[2]: map_array(path, record, self.maps) for record in wanted[1:]}
-        dictionaries, norm_ranges = _load_dictionaries(path, part)
-        self.searcher = _searcher(path, part, arrays, dictionaries, norm_ranges)
+        dictionaries, norm_ranges = _load_dictionaries(path, segment)
+        self.searcher = _searcher(path, segment, arrays, dictionaries, norm_ranges)
 
     @property
     def tree(self) -> Tree:
@@ -71,9 +72,9 @@ class Index(IndexSearch):
         otherwise when a search first needs them.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, vectors: Vectors | None = None) -> None:
+    def __init__(self, path: Path, manifest: IndexManifest, vectors: Vectors | None = None) -> None:
         super().__init__(path, manifest, vectors)
-        segments = [OpenSegment(path, part) for part in manifest.parts]
+        segments = [OpenSegment(path, segment) for segment in manifest.segments]
         self._maps = [pages for segment in segments for pages in segment.maps]
         if manifest.live:
             check_files(path, [manifest.live.file])
@@ -88,8 +89,8 @@ class Index(IndexSearch):
                 with suppress(OSError):
                     pages.madvise(mmap.MADV_RANDOM)
         trees = [
-            Segment(segment.searcher, part.first_row)
-            for segment, part in zip(segments, manifest.parts, strict=True)
+            Segment(opened.searcher, segment.first_row)
+            for opened, segment in zip(segments, manifest.segments, strict=True)
         ]
         plain = len(trees) == 1 and self._live is None
         self._searcher = trees[0].searcher if plain else SegmentedSearcher(trees, self._live)
@@ -129,8 +130,8 @@ class Index(IndexSearch):
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
         total: Counter[str] = Counter()
-        for part in self.manifest.parts:
-            total.update(_bytes_by_part(part))
+        for segment in self.manifest.segments:
+            total.update(_segment_bytes(segment))
         total.update({LIVE: self.manifest.live.file.bytes} if self.manifest.live else {})
         return dict(total)
 
@@ -211,39 +212,39 @@ def map_array(path: Path, record: FileRecord, maps: list[mmap.mmap]) -> NDArray[
     return np.frombuffer(pages, record.dtype, record.length)
 
 
-def map_own_ids(path: Path, part: Manifest, maps: list[mmap.mmap]) -> NDArray[np.int64]:
+def map_own_ids(path: Path, segment: SegmentManifest, maps: list[mmap.mmap]) -> NDArray[np.int64]:
     """The user's id of each row of a segment."""
-    return map_array(path, replace(part.file(OWN_IDS), dtype="<i8", length=part.source_rows), maps)
+    return map_array(path, replace(segment.file(OWN_IDS), dtype="<i8", length=segment.source_rows), maps)
 
 
-def _load_dictionaries(path: Path, part: Manifest) -> tuple[Dictionaries, NDArray[np.float32]]:
-    place = path / part.directory / DICTIONARIES
+def _load_dictionaries(path: Path, segment: SegmentManifest) -> tuple[Dictionaries, NDArray[np.float32]]:
+    place = path / segment.directory / DICTIONARIES
     dictionaries, norm_ranges = load_dictionaries(place)
-    if (dictionaries.layout.words, dictionaries.dimension) != (part.words, part.dimension):
+    if (dictionaries.layout.words, dictionaries.dimension) != (segment.words, segment.dimension):
         raise IndexFormatError(f"{place}: dictionaries of other sizes than the manifest says")
     return dictionaries, norm_ranges
 
 
-def _bytes_by_part(part: Manifest) -> dict[str, int]:
+def _segment_bytes(segment: SegmentManifest) -> dict[str, int]:
     """Bytes of one segment."""
-    sizes = {DICTIONARIES: part.file(DICTIONARIES).bytes}
-    sizes |= {f"{TREE}/{spec.name}": part.tree_file(spec.name).bytes for spec in ARRAYS}
-    groups = groups_record(part)
+    sizes = {DICTIONARIES: segment.file(DICTIONARIES).bytes}
+    sizes |= {f"{TREE}/{spec.name}": segment.tree_file(spec.name).bytes for spec in ARRAYS}
+    groups = groups_record(segment)
     sizes |= {FIRST_GROUPS: groups.bytes} if groups else {}
-    sizes |= {OWN_IDS: part.file(OWN_IDS).bytes} if part.own_ids else {}
-    start = f"{part.directory}/{CODES}/"
-    return sizes | {CODES: sum(record.bytes for record in part.files if record.path.startswith(start))}
+    sizes |= {OWN_IDS: segment.file(OWN_IDS).bytes} if segment.own_ids else {}
+    start = f"{segment.directory}/{CODES}/"
+    return sizes | {CODES: sum(record.bytes for record in segment.files if record.path.startswith(start))}
 
 
 def _searcher(
     path: Path,
-    manifest: Manifest,
+    segment: SegmentManifest,
     arrays: dict[str, NDArray[Any]],
     dictionaries: Dictionaries,
     norm_ranges: NDArray[np.float32],
 ) -> Searcher:
-    counts = manifest.counts
-    low, step = norm_steps(norm_ranges, manifest.norm_bytes)
+    counts = segment.counts
+    low, step = norm_steps(norm_ranges, segment.norm_bytes)
     tree = Tree(
         **arrays,
         level_start=np.array(counts.level_start, np.int64),
@@ -252,11 +253,11 @@ def _searcher(
         norm_low=low,
         norm_step=step,
     )
-    groups = load_first_groups(path, manifest)
+    groups = load_first_groups(path, segment)
     try:
-        return make_searcher(manifest.metric, tree, dictionaries, groups=groups)
+        return make_searcher(segment.metric, tree, dictionaries, groups=groups)
     except ValueError as error:
-        raise IndexFormatError(f"{path / manifest.directory}: {error}") from error
+        raise IndexFormatError(f"{path / segment.directory}: {error}") from error
 
 
 def _physical_memory() -> int:

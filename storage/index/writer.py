@@ -1,6 +1,6 @@
-"""From parts to a committed index: the parts' levels are copied one after another, offsets added.
+"""From partitions to a committed index: the partitions' levels are copied one after another, offsets added.
 
-A node that spans parts is written by the part that holds its first row, and ends where the next
+A node that spans partitions is written by the partition that holds its first row, and ends where the next
 node begins, so stitching is concatenation per level. Memory is one block, whatever the size.
 """
 
@@ -24,8 +24,9 @@ from aggtree.storage.index.dictionary_file import DICTIONARY_KIND, load_dictiona
 from aggtree.storage.index.file_record import FileRecord, RemoteCodes
 from aggtree.storage.index.first_groups import write_first_groups
 from aggtree.storage.index.format import DICTIONARIES, TREE, build_name
-from aggtree.storage.index.manifest import Manifest, commit_manifest
-from aggtree.storage.work.partitions import Part, open_part
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.work.partitions import PartitionFile, open_partition
 
 ROWS = 1 << 20
 """Elements copied at a time."""
@@ -41,21 +42,21 @@ class StitchedTree:
     files: tuple[FileRecord, ...]
 
 
-def stitch_parts(
+def stitch_partitions(
     index: Path,
     build: str,
-    parts: Sequence[Path],
+    partitions: Sequence[Path],
     layout: CodeLayout,
     *,
     norm_bytes: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> StitchedTree:
-    """Write build-<id>/tree from the parts of consecutive ranges of the (code, id) order.
+    """Write build-<id>/tree from the partitions of consecutive ranges of the (code, id) order.
 
-    Every byte of the parts is compared with its checksum first. `progress` is told the number of
-    slices copied so far and of all slices; a slice is one level of one part.
+    Every byte of the partitions is compared with its checksum first. `progress` is told the number of
+    slices copied so far and of all slices; a slice is one level of one partition.
     """
-    nodes, leaves, id_dtype = _count(parts, layout)
+    nodes, leaves, id_dtype = _count(partitions, layout)
     shape = tree_shape(nodes, leaves, layout, norm_bytes)
     dtypes = _dtypes(shape, id_dtype)
     lengths = _lengths(shape)
@@ -66,14 +67,14 @@ def stitch_parts(
             name: stack.enter_context(replace_file(directory / name, lengths[name] * dtypes[name].itemsize))
             for name in dtypes
         }
-        slices = [(level, number) for level in range(layout.levels + 1) for number in range(len(parts))]
+        slices = [(level, number) for level in range(layout.levels + 1) for number in range(len(partitions))]
         for done, (level, number) in enumerate(slices, start=1):
             offsets = {
                 "child_start": int(shape.first_node[number, level + 1]),
                 "leaf_start": int(shape.first_leaf[number, level]),
             }
-            with open_part(parts[number]) as part:
-                _copy_level(part, level, files, offsets, dtypes["child_start"])
+            with open_partition(partitions[number]) as partition:
+                _copy_level(partition, level, files, offsets, dtypes["child_start"])
             if progress:
                 progress(done, len(slices))
         files["child_start"].write(np.array([shape.level_start[-1]], dtypes["child_start"]))
@@ -100,9 +101,9 @@ def file_record(index: Path, path: str) -> FileRecord:
     return FileRecord.of(path, checksums)
 
 
-def commit_index(index: Path, build: str, **facts: Any) -> Manifest:
-    """Commit a build as the index; arguments as of `describe_build`."""
-    manifest = describe_build(index, build, **facts)
+def commit_index(index: Path, build: str, **facts: Any) -> IndexManifest:
+    """Commit a build as the only segment of the index; arguments as of `describe_build`."""
+    manifest = IndexManifest(segments=(describe_build(index, build, **facts),))
     commit_manifest(index, manifest)
     return manifest
 
@@ -120,8 +121,8 @@ def describe_build(
     remote_codes: RemoteCodes | None = None,
     vectors: str = "",
     metric: Metric = "l2",
-) -> Manifest:
-    """The manifest of a build whose dictionaries, codes and tree are in place.
+) -> SegmentManifest:
+    """The segment of a build whose dictionaries, codes and tree are in place.
 
     codes : files of the code store inside the index; none if it has `remote_codes`.
     vectors : what opens the source again, or "".
@@ -131,7 +132,7 @@ def describe_build(
     with ArrayFile(index / path, DICTIONARY_KIND) as file:
         file.check()
     dictionaries, _ = load_dictionaries(index / path)
-    return Manifest(
+    return SegmentManifest(
         build=build,
         rows=sum(tree.level_leaves),
         source_rows=source_rows,
@@ -151,24 +152,24 @@ def describe_build(
 
 
 def _count(
-    parts: Sequence[Path], layout: CodeLayout
+    partitions: Sequence[Path], layout: CodeLayout
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], np.dtype[Any]]:
-    """Nodes and leaves (parts, M + 1) int64, and the dtype of the ids."""
-    if not parts:
-        raise ValueError("a tree of no parts")
-    nodes, leaves = np.zeros((2, len(parts), layout.levels + 1), np.int64)
+    """Nodes and leaves (partitions, M + 1) int64, and the dtype of the ids."""
+    if not partitions:
+        raise ValueError("a tree of no partitions")
+    nodes, leaves = np.zeros((2, len(partitions), layout.levels + 1), np.int64)
     id_dtypes = set()
-    for number, path in enumerate(parts):
-        with open_part(path) as part:
-            part.check()
-            if len(part.level_nodes) != layout.levels + 1:
+    for number, path in enumerate(partitions):
+        with open_partition(path) as partition:
+            partition.check()
+            if len(partition.level_nodes) != layout.levels + 1:
                 raise IndexFormatError(
-                    f"{path}: {len(part.level_nodes) - 1} levels, expected {layout.levels}"
+                    f"{path}: {len(partition.level_nodes) - 1} levels, expected {layout.levels}"
                 )
-            nodes[number], leaves[number] = part.level_nodes, part.level_leaves
-            id_dtypes.add(part.id_dtype)
+            nodes[number], leaves[number] = partition.level_nodes, partition.level_leaves
+            id_dtypes.add(partition.id_dtype)
     if len(id_dtypes) > 1:
-        raise IndexFormatError(f"{parts[0].parent}: parts with ids of {len(id_dtypes)} dtypes")
+        raise IndexFormatError(f"{partitions[0].parent}: partitions with ids of {len(id_dtypes)} dtypes")
     return nodes, leaves, id_dtypes.pop()
 
 
@@ -194,35 +195,35 @@ def _lengths(shape: TreeShape) -> dict[str, int]:
 
 
 def _copy_level(
-    part: Part,
+    partition: PartitionFile,
     level: int,
     files: Mapping[str, NewFile],
     offsets: Mapping[str, int],
     start_dtype: np.dtype[Any],
 ) -> None:
-    """Append one level of one part to the tree's files; `offsets` are added to the start arrays."""
-    for labels in _slices(part, "labels", "level_start", level):
+    """Append one level of one partition to the tree's files; `offsets` are added to the start arrays."""
+    for labels in _slices(partition, "labels", "level_start", level):
         files["labels"].write((labels & 0xFF).astype(np.uint8))
         if level == 1:
             files["first_labels"].write(labels)
     for name, starts in (("norms", "level_start"), ("records", "record_start"), ("ids", "level_leaf")):
-        for block in _slices(part, name, starts, level):
+        for block in _slices(partition, name, starts, level):
             files[name].write(block)
     for name, offset in offsets.items():
-        for block in _slices(part, name, "level_start", level):
+        for block in _slices(partition, name, "level_start", level):
             files[name].write(shifted(block, offset, start_dtype))
 
 
 def shifted(starts: NDArray[np.uint32], offset: int, dtype: np.dtype[Any]) -> NDArray[np.unsignedinteger]:
-    """Local starts of a part as numbers in the whole tree; 64 bits wide where they must be."""
+    """Local starts of a partition as numbers in the whole tree; 64 bits wide where they must be."""
     return (starts.astype(np.uint64) + np.uint64(offset)).astype(dtype)
 
 
-def _slices(part: Part, name: str, starts: str, level: int) -> Iterator[NDArray[Any]]:
+def _slices(partition: PartitionFile, name: str, starts: str, level: int) -> Iterator[NDArray[Any]]:
     """One level of an array in blocks."""
-    start, stop = (int(value) for value in part.starts[starts][level : level + 2])
+    start, stop = (int(value) for value in partition.starts[starts][level : level + 2])
     for first in range(start, stop, ROWS):
-        yield part.file.read(name, first, min(first + ROWS, stop))
+        yield partition.file.read(name, first, min(first + ROWS, stop))
 
 
 def _counts(starts: NDArray[np.int64]) -> tuple[int, ...]:

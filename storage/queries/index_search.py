@@ -18,7 +18,7 @@ from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.searcher import Answer, SearchCounts
 from aggtree.engine.search.segments import AnySearcher
 from aggtree.storage.errors import SourceError
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.own_ids import OwnIds
 from aggtree.storage.index.tuning import TunedPoint, Tuning, read_tuning, write_tuning
 from aggtree.storage.queries.filtered_search import FilteredSearch, Within, make_filter
@@ -53,7 +53,7 @@ class IndexSearch:
     own_ids : the user's id of each row, or None.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, vectors: Vectors | None) -> None:
+    def __init__(self, path: Path, manifest: IndexManifest, vectors: Vectors | None) -> None:
         self.path = path
         self.manifest = manifest
         self.own_ids: OwnIds | None = None
@@ -220,9 +220,9 @@ class IndexSearch:
             if self._there is None:
                 rows = manifest.all_source_rows
                 bits = extended(np.empty(0, np.uint8), 0, rows) if self._live is None else self._live.copy()
-                for part, tree in zip(manifest.parts, searcher.trees, strict=True):
-                    if part.rows < part.source_rows:
-                        clear_missing(bits, tree.ids, part.first_row, part.source_rows)
+                for segment, tree in zip(manifest.segments, searcher.trees, strict=True):
+                    if segment.rows < segment.source_rows:
+                        clear_missing(bits, tree.ids, segment.first_row, segment.source_rows)
                 self._there = bits
             return self._there
 

@@ -19,7 +19,7 @@ from aggtree.engine.search.searcher import Answer
 from aggtree.engine.search.segments import merged
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.file_record import SourcePiece
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.queries.raw_vectors import RawVectors
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source
@@ -91,7 +91,7 @@ class IndexVectors:
         return as_answer(Nearest(distances, rows))
 
 
-def open_vectors_of(index: Path, manifest: Manifest, vectors: Vectors | None) -> IndexVectors:
+def open_vectors_of(index: Path, manifest: IndexManifest, vectors: Vectors | None) -> IndexVectors:
     """The vectors of an index, from the places given or remembered; SourceError if they are others."""
     pieces = manifest.all_pieces
     given = None if vectors is None else _as_source(vectors)

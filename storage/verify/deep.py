@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aggtree.engine.tree.check_kernels import add_leaf_sums, code_sum, mark_ids
 from aggtree.engine.tree.layout import Tree
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.verify.norms import path_labels
 
 BLOCK_NODES = 1 << 16
@@ -24,13 +24,13 @@ Advance = Callable[[int], None]
 
 
 def rows_of_other_codes(
-    tree: Tree, manifest: Manifest, codes: str | Path, advance: Advance
+    tree: Tree, segment: SegmentManifest, codes: str | Path, advance: Advance
 ) -> list[tuple[int, int]]:
     """Ranges of rows, one per shard, in which the tree holds other codes than the store."""
     store = CodeStore.open(codes)
-    sums = _tree_sums(tree, manifest, store, advance)
-    seen = np.zeros(-(-manifest.source_rows // 8), np.uint8)
-    mark_ids(tree.ids, manifest.source_rows, seen)
+    sums = _tree_sums(tree, segment, store, advance)
+    seen = np.zeros(-(-segment.source_rows // 8), np.uint8)
+    mark_ids(tree.ids, segment.source_rows, seen)
     different = []
     for shard in range(store.shards):
         start, stop = store.shard_range(shard)
@@ -45,9 +45,11 @@ def rows_of_other_codes(
     return different
 
 
-def _tree_sums(tree: Tree, manifest: Manifest, store: CodeStore, advance: Advance) -> NDArray[np.uint64]:
+def _tree_sums(
+    tree: Tree, segment: SegmentManifest, store: CodeStore, advance: Advance
+) -> NDArray[np.uint64]:
     """Sum of each shard, from the leaves of the tree, (shards,) uint64."""
-    counts, layout = manifest.counts, manifest.layout
+    counts, layout = segment.counts, segment.layout
     sums = np.zeros(store.shards, np.uint64)
     for level in range(1, layout.levels + 1):
         first, stop = counts.level_start[level : level + 2]
@@ -62,7 +64,7 @@ def _tree_sums(tree: Tree, manifest: Manifest, store: CodeStore, advance: Advanc
                 level,
                 start,
                 np.ascontiguousarray(prefixes),
-                manifest.norm_bytes,
+                segment.norm_bytes,
                 size,
                 store.shard_rows,
                 sums,

@@ -23,8 +23,9 @@ from aggtree.storage.index.code_store import METADATA, CodeStore
 from aggtree.storage.index.dictionary_file import DICTIONARY_KIND
 from aggtree.storage.index.file_record import FileRecord, RemoteCodes, file_problem
 from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, TREE
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.reader import OpenSegment
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import deleted_rows
 from aggtree.storage.verify.deep import rows_of_other_codes
 from aggtree.storage.verify.norms import norm_checks
@@ -84,9 +85,11 @@ def verify_index(
         manifest = read_manifest(index)
     except AggtreeError as error:
         return [Damage(MANIFEST, -1, str(error).removeprefix(f"{index / MANIFEST}: "))]
-    meter = _Meter(sum(_bytes_to_read(part, deep=deep) for part in manifest.parts), progress)
+    meter = _Meter(sum(_bytes_to_read(segment, deep=deep) for segment in manifest.segments), progress)
     damage = [
-        item for part in manifest.parts for item in _check_build(index, part, meter, workers, deep=deep)
+        item
+        for segment in manifest.segments
+        for item in _check_segment(index, segment, meter, workers, deep=deep)
     ]
     damage += _check_live(index, manifest)
     if damage and read_manifest(index) != manifest:
@@ -95,14 +98,16 @@ def verify_index(
     return damage
 
 
-def _bytes_to_read(part: Manifest, *, deep: bool) -> int:
+def _bytes_to_read(segment: SegmentManifest, *, deep: bool) -> int:
     """Bytes of a segment that are compared."""
-    remote = part.codes.files if part.codes else ()
-    size = sum(record.bytes for record in (*part.files, *remote))
-    return size + (part.tree_file("records").bytes + part.source_rows * part.layout.width if deep else 0)
+    remote = segment.codes.files if segment.codes else ()
+    size = sum(record.bytes for record in (*segment.files, *remote))
+    return size + (
+        segment.tree_file("records").bytes + segment.source_rows * segment.layout.width if deep else 0
+    )
 
 
-def _check_live(index: Path, manifest: Manifest) -> Iterator[Damage]:
+def _check_live(index: Path, manifest: IndexManifest) -> Iterator[Damage]:
     """Whether as many rows are deleted as the manifest says, and by the right bytes."""
     if manifest.live is None:
         return
@@ -121,17 +126,19 @@ def _check_live(index: Path, manifest: Manifest) -> Iterator[Damage]:
         yield Damage(record.path, -1, f"deletes other than {manifest.live.deleted:,} rows")
 
 
-def _check_build(index: Path, manifest: Manifest, meter: _Meter, workers: int, *, deep: bool) -> list[Damage]:
+def _check_segment(
+    index: Path, segment: SegmentManifest, meter: _Meter, workers: int, *, deep: bool
+) -> list[Damage]:
     """All checks of one segment, as a manifest describes it."""
-    damage = check_bytes(index, manifest, meter.advance, workers)
+    damage = check_bytes(index, segment, meter.advance, workers)
     for check in (_check_dictionaries, _check_codes):
-        damage += check(index, manifest)
-    if manifest.codes is not None:
-        damage += _check_remote_codes(manifest.codes, manifest, meter.advance, workers)
+        damage += check(index, segment)
+    if segment.codes is not None:
+        damage += _check_remote_codes(segment.codes, segment, meter.advance, workers)
     if not any(f"/{TREE}/" in item.file for item in damage):
-        damage += _check_tree(index, manifest, workers, every_node=deep)
+        damage += _check_tree(index, segment, workers, every_node=deep)
     if deep and not damage:
-        damage += _check_against_codes(index, manifest, meter.advance)
+        damage += _check_against_codes(index, segment, meter.advance)
     return sorted(set(damage))
 
 
@@ -144,15 +151,15 @@ class _Task:
 
 
 def check_bytes(
-    index: Path, manifest: Manifest, advance: Callable[[int], None], workers: int
+    index: Path, segment: SegmentManifest, advance: Callable[[int], None], workers: int
 ) -> list[Damage]:
     """Compare the size of each file and the checksum of each block; `advance` is told the bytes compared."""
     damage: list[Damage] = []
     tasks: list[_Task] = []
-    for record in manifest.files:
+    for record in segment.files:
         problem = file_problem(index, record)
         if problem:
-            damage.append(Damage(record.path, -1, problem + _rows(index, manifest, record)))
+            damage.append(Damage(record.path, -1, problem + _rows(index, segment, record)))
             continue
         ranges = tuple(block_ranges(record.bytes))
         tasks += [
@@ -161,7 +168,7 @@ def check_bytes(
     with ThreadPoolExecutor(max(1, workers)) as pool:
         for task, bad in zip(tasks, pool.map(lambda task: _bad_blocks(index, task), tasks), strict=True):
             for block, what in bad:
-                place = _levels(manifest, task.record, block) + _rows(index, manifest, task.record)
+                place = _levels(segment, task.record, block) + _rows(index, segment, task.record)
                 damage.append(Damage(task.record.path, block, what + place))
             advance(task.ranges[-1][1] - task.ranges[0][0])
     return damage
@@ -196,19 +203,19 @@ def _crc(path: Path, buffer: NDArray[np.uint8], start: int) -> int:
     return crc32c(buffer)
 
 
-def _rows(index: Path, manifest: Manifest, record: FileRecord) -> str:
+def _rows(index: Path, segment: SegmentManifest, record: FileRecord) -> str:
     """Which rows are to be encoded again, when a file of codes is damaged."""
     if f"/{CODES}/c/" not in record.path:
         return ""
     shard = record.path.split("/")[-2]
     try:
-        start, stop = CodeStore.open(index / manifest.directory / CODES).shard_range(int(shard))
+        start, stop = CodeStore.open(index / segment.directory / CODES).shard_range(int(shard))
     except (AggtreeError, ValueError):
         return f", codes of shard {shard}: encode it again"
     return f", codes of rows {start} to {stop} (shard {shard}): encode them again"
 
 
-def _levels(manifest: Manifest, record: FileRecord, block: int) -> str:
+def _levels(segment: SegmentManifest, record: FileRecord, block: int) -> str:
     """Which levels of the tree a block holds."""
     *_, parent, name = record.path.split("/")
     if parent != TREE:
@@ -216,21 +223,21 @@ def _levels(manifest: Manifest, record: FileRecord, block: int) -> str:
     itemsize = record.bytes // record.length
     first = block * BLOCK // itemsize
     last = (min((block + 1) * BLOCK, record.bytes) - 1) // itemsize
-    low, high = _level(manifest, name, first), _level(manifest, name, last)
+    low, high = _level(segment, name, first), _level(segment, name, last)
     return f" (level {low})" if low == high else f" (levels {low} to {high})"
 
 
-def _level(manifest: Manifest, name: str, element: int) -> int:
+def _level(segment: SegmentManifest, name: str, element: int) -> int:
     """The level of the tree an element of an array belongs to; a sentinel counts to the last."""
-    counts = manifest.counts
+    counts = segment.counts
     starts = {"records": counts.record_start, "ids": counts.level_leaf}.get(name, counts.level_start)
     if name == "first_labels":
         return 1
-    return min(bisect_right(starts, element) - 1, len(manifest.words))
+    return min(bisect_right(starts, element) - 1, len(segment.words))
 
 
-def _check_dictionaries(index: Path, manifest: Manifest) -> Iterator[Damage]:
-    record = manifest.file(DICTIONARIES)
+def _check_dictionaries(index: Path, segment: SegmentManifest) -> Iterator[Damage]:
+    record = segment.file(DICTIONARIES)
     if file_problem(index, record):
         return
     try:
@@ -245,9 +252,9 @@ def _check_dictionaries(index: Path, manifest: Manifest) -> Iterator[Damage]:
             yield Damage(record.path, -1, f"array {name} is missing or holds a number that is not finite")
 
 
-def _check_codes(index: Path, manifest: Manifest) -> Iterator[Damage]:
-    directory = f"{manifest.directory}/{CODES}"
-    named = {record.path for record in manifest.files if record.path.startswith(f"{directory}/")}
+def _check_codes(index: Path, segment: SegmentManifest) -> Iterator[Damage]:
+    directory = f"{segment.directory}/{CODES}"
+    named = {record.path for record in segment.files if record.path.startswith(f"{directory}/")}
     if not named:
         return
     try:
@@ -257,21 +264,21 @@ def _check_codes(index: Path, manifest: Manifest) -> Iterator[Damage]:
             f"{directory}/{METADATA}", -1, str(error).removeprefix(f"{index / directory}/{METADATA}: ")
         )
         return
-    yield from _check_store(store, f"{directory}/{METADATA}", len(named) - 1, manifest)
+    yield from _check_store(store, f"{directory}/{METADATA}", len(named) - 1, segment)
 
 
-def _check_store(store: CodeStore, metadata: str, shards: int, manifest: Manifest) -> Iterator[Damage]:
+def _check_store(store: CodeStore, metadata: str, shards: int, segment: SegmentManifest) -> Iterator[Damage]:
     """Whether a store has the shape of the index, and as many shards as the manifest names."""
-    if (store.rows, store.width) != (manifest.source_rows, manifest.layout.width):
+    if (store.rows, store.width) != (segment.source_rows, segment.layout.width):
         shape = f"{store.rows} codes of {store.width} bytes"
-        expected = f"{manifest.source_rows} of {manifest.layout.width}"
+        expected = f"{segment.source_rows} of {segment.layout.width}"
         yield Damage(metadata, -1, f"{shape}, the manifest says {expected}")
     if shards != store.shards:
         yield Damage(MANIFEST, -1, f"names {shards} shards of codes, the store has {store.shards}")
 
 
 def _check_remote_codes(
-    codes: RemoteCodes, manifest: Manifest, advance: Callable[[int], None], workers: int
+    codes: RemoteCodes, segment: SegmentManifest, advance: Callable[[int], None], workers: int
 ) -> list[Damage]:
     """Compare every byte of a store outside the index; one line when it cannot be reached at all."""
     metadata = f"{codes.location}/{METADATA}"
@@ -279,7 +286,7 @@ def _check_remote_codes(
         store = CodeStore.open(codes.location)
     except (IndexFormatError, DiskError) as error:
         return [Damage(metadata, -1, str(error).removeprefix(f"{metadata}: "))]
-    damage = list(_check_store(store, metadata, len(codes.files) - 1, manifest))
+    damage = list(_check_store(store, metadata, len(codes.files) - 1, segment))
 
     def check(record: FileRecord) -> list[Damage]:
         name = f"{codes.location}/{record.path}"
@@ -295,25 +302,25 @@ def _check_remote_codes(
     return damage
 
 
-def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bool) -> list[Damage]:
+def _check_tree(index: Path, segment: SegmentManifest, workers: int, *, every_node: bool) -> list[Damage]:
     """Check the structure; the bytes are known to be what the manifest says."""
     damage: list[Damage] = []
 
     def report(name: str, element: int, what: str) -> None:
-        block = element * np.dtype(manifest.tree_file(name).dtype).itemsize // BLOCK
-        message = f"{what} (level {_level(manifest, name, element)}, element {element})"
-        damage.append(Damage(manifest.tree_file(name).path, block, message))
+        block = element * np.dtype(segment.tree_file(name).dtype).itemsize // BLOCK
+        message = f"{what} (level {_level(segment, name, element)}, element {element})"
+        damage.append(Damage(segment.tree_file(name).path, block, message))
 
     try:
-        searcher = OpenSegment(index, manifest).searcher
+        searcher = OpenSegment(index, segment).searcher
     except AggtreeError as error:
-        return [Damage(manifest.directory, -1, str(error))]
+        return [Damage(segment.directory, -1, str(error))]
     with ThreadPoolExecutor(max(1, workers)) as pool:
         tree, dictionaries = searcher.tree, searcher.dictionaries
         for checks in (
-            offset_checks(tree, manifest, report),
-            content_checks(tree, manifest, report),
-            norm_checks(tree, dictionaries, manifest, report, every_node=every_node),
+            offset_checks(tree, segment, report),
+            content_checks(tree, segment, report),
+            norm_checks(tree, dictionaries, segment, report, every_node=every_node),
         ):
             list(pool.map(lambda check: check(), checks))
             if damage:  # what follows would be led astray
@@ -321,10 +328,12 @@ def _check_tree(index: Path, manifest: Manifest, workers: int, *, every_node: bo
     return damage
 
 
-def _check_against_codes(index: Path, manifest: Manifest, advance: Callable[[int], None]) -> Iterator[Damage]:
+def _check_against_codes(
+    index: Path, segment: SegmentManifest, advance: Callable[[int], None]
+) -> Iterator[Damage]:
     """Compare the tree with the codes; both are known to be whole."""
-    codes = manifest.codes.location if manifest.codes else index / manifest.directory / CODES
-    different = rows_of_other_codes(OpenSegment(index, manifest).tree, manifest, codes, advance)
+    codes = segment.codes_at(index)
+    different = rows_of_other_codes(OpenSegment(index, segment).tree, segment, codes, advance)
     for start, stop in different:
         what = f"rows {start} to {stop}: the tree holds other codes than {CODES}; build it again from them"
-        yield Damage(manifest.tree_file("records").path, -1, what)
+        yield Damage(segment.tree_file("records").path, -1, what)

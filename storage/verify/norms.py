@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.tree.layout import Tree
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.verify.structure import Check, Report
 
 SAMPLE = 1024
@@ -22,13 +22,13 @@ TOLERANCE = 1e-4
 
 
 def norm_checks(
-    tree: Tree, dictionaries: Dictionaries, manifest: Manifest, report: Report, *, every_node: bool
+    tree: Tree, dictionaries: Dictionaries, segment: SegmentManifest, report: Report, *, every_node: bool
 ) -> list[Check]:
     """One check for each block of nodes: their norms, and those of the first leaf of each."""
     return [
-        _check(tree, dictionaries, manifest, report, level, nodes)
-        for level in range(1, len(manifest.words) + 1)
-        for nodes in _chosen(*manifest.counts.level_start[level : level + 2], every_node=every_node)
+        _check(tree, dictionaries, segment, report, level, nodes)
+        for level in range(1, len(segment.words) + 1)
+        for nodes in _chosen(*segment.counts.level_start[level : level + 2], every_node=every_node)
     ]
 
 
@@ -44,7 +44,7 @@ def _chosen(first: int, stop: int, *, every_node: bool) -> Iterator[Callable[[],
 def _check(
     tree: Tree,
     dictionaries: Dictionaries,
-    manifest: Manifest,
+    segment: SegmentManifest,
     report: Report,
     level: int,
     chosen: Callable[[], NDArray[np.int64]],
@@ -59,7 +59,7 @@ def _check(
             expected = np.vecdot(vectors[wrong], vectors[wrong])
             report("norms", int(nodes[wrong]), f"norm {stored[wrong]:.6g}, its labels give {expected:.6g}")
             return
-        _check_first_leaves(tree, dictionaries, manifest, report, level, nodes, vectors, slack)
+        _check_first_leaves(tree, dictionaries, segment, report, level, nodes, vectors, slack)
 
     return check
 
@@ -67,7 +67,7 @@ def _check(
 def _check_first_leaves(
     tree: Tree,
     dictionaries: Dictionaries,
-    manifest: Manifest,
+    segment: SegmentManifest,
     report: Report,
     level: int,
     nodes: NDArray[np.int64],
@@ -75,13 +75,13 @@ def _check_first_leaves(
     slack: float,
 ) -> None:
     """Compare the norm of the first leaf of each node, which its node's norm and its record give."""
-    counts, norm_bytes = manifest.counts, manifest.norm_bytes
+    counts, norm_bytes = segment.counts, segment.norm_bytes
     has_leaves = tree.leaf_start[nodes] < tree.leaf_start[nodes + 1]
     nodes, vectors = nodes[has_leaves], vectors[has_leaves]
     size = counts.record_bytes(level)
     places = counts.record_start[level] + (tree.leaf_start[nodes] - counts.level_leaf[level]) * size
     records = tree.records[places[:, None].astype(np.int64) + np.arange(size)]
-    for number in range(level, len(manifest.words)):
+    for number in range(level, len(segment.words)):
         vectors = vectors + dictionaries.part(number)[records[:, norm_bytes + number - level]]
     exact = np.vecdot(vectors, vectors)
     if norm_bytes == 4:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggtree.engine.tree.check_kernels import disordered_leaf, mark_ids
 from aggtree.engine.tree.layout import Tree
 from aggtree.storage.index.format import TreeCounts
-from aggtree.storage.index.manifest import Manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 
 ROWS = 1 << 20
 NODES = 1 << 18
@@ -30,26 +30,26 @@ Report = Callable[[str, int, str], None]
 Check = Callable[[], None]
 
 
-def offset_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Check]:
+def offset_checks(tree: Tree, segment: SegmentManifest, report: Report) -> list[Check]:
     """Checks of the offsets, which all other checks follow; each reports the first damage it finds."""
-    counts = manifest.counts
+    counts = segment.counts
     return [
         lambda: _check_starts("child_start", tree.child_start, counts.level_start[1:], counts, report),
         lambda: _check_starts("leaf_start", tree.leaf_start, counts.level_leaf, counts, report),
     ]
 
 
-def content_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Check]:
+def content_checks(tree: Tree, segment: SegmentManifest, report: Report) -> list[Check]:
     """Checks that need right offsets, independent of each other; each reports the first damage it finds."""
     checks = [
         lambda: _check_no_empty_node(tree, report),
-        lambda: _check_labels(tree, manifest, report),
+        lambda: _check_labels(tree, segment, report),
         lambda: _check_norms(tree, report),
-        lambda: _check_records(tree, manifest, report),
+        lambda: _check_records(tree, segment, report),
     ]
     # The longest first, so that all workers end together.
-    checks = _leaf_order_checks(tree, manifest, report) + checks
-    checks.insert(0, lambda: _check_ids(tree.ids, manifest.source_rows, report))
+    checks = _leaf_order_checks(tree, segment, report) + checks
+    checks.insert(0, lambda: _check_ids(tree.ids, segment.source_rows, report))
     return checks
 
 
@@ -94,7 +94,7 @@ def _check_no_empty_node(tree: Tree, report: Report) -> None:
             return
 
 
-def _check_labels(tree: Tree, manifest: Manifest, report: Report) -> None:
+def _check_labels(tree: Tree, segment: SegmentManifest, report: Report) -> None:
     """Labels are known to their dictionaries and rise strictly below each parent."""
     if tree.labels[0] != 0:
         report("labels", 0, f"label {tree.labels[0]} of the root, expected 0")
@@ -109,9 +109,9 @@ def _check_labels(tree: Tree, manifest: Manifest, report: Report) -> None:
     place = _first(tree.labels[1 : 1 + len(first)] != (first & 0xFF))
     if place >= 0:
         report("labels", 1 + place, f"label {tree.labels[1 + place]}, first_labels says {first[place]}")
-    level_start = manifest.counts.level_start
-    for level in range(2, len(manifest.words) + 1):
-        size = manifest.words[level - 1]
+    level_start = segment.counts.level_start
+    for level in range(2, len(segment.words) + 1):
+        size = segment.words[level - 1]
         for start in range(level_start[level - 1], level_start[level], PARENTS):
             stop = min(start + PARENTS, level_start[level])
             if not _check_siblings(tree, start, stop, size, report):
@@ -152,12 +152,12 @@ def _check_norms(tree: Tree, report: Report) -> None:
             return
 
 
-def _check_records(tree: Tree, manifest: Manifest, report: Report) -> None:
+def _check_records(tree: Tree, segment: SegmentManifest, report: Report) -> None:
     """Exact norms are finite; labels of suffixes are known to their dictionaries."""
-    counts, norm_bytes = manifest.counts, manifest.norm_bytes
-    for level in range(1, len(manifest.words) + 1):
+    counts, norm_bytes = segment.counts, segment.norm_bytes
+    for level in range(1, len(segment.words) + 1):
         size = counts.record_bytes(level)
-        small = [(norm_bytes + j, words) for j, words in enumerate(manifest.words[level:]) if words < 256]
+        small = [(norm_bytes + j, words) for j, words in enumerate(segment.words[level:]) if words < 256]
         if not small and norm_bytes < 4:
             continue
         first, last = counts.record_start[level : level + 2]
@@ -175,24 +175,22 @@ def _check_records(tree: Tree, manifest: Manifest, report: Report) -> None:
                 return
 
 
-def _leaf_order_checks(tree: Tree, manifest: Manifest, report: Report) -> list[Check]:
+def _leaf_order_checks(tree: Tree, segment: SegmentManifest, report: Report) -> list[Check]:
     """One check for each block of nodes, each of which reports the first damage of its own."""
-    starts = manifest.counts.level_start
+    starts = segment.counts.level_start
     return [
-        partial(
-            _check_leaf_order, tree, level, first, min(first + NODES, starts[level + 1]), manifest, report
-        )
-        for level in range(1, len(manifest.words) + 1)
+        partial(_check_leaf_order, tree, level, first, min(first + NODES, starts[level + 1]), segment, report)
+        for level in range(1, len(segment.words) + 1)
         for first in range(starts[level], starts[level + 1], NODES)
     ]
 
 
 def _check_leaf_order(
-    tree: Tree, level: int, first: int, stop: int, manifest: Manifest, report: Report
+    tree: Tree, level: int, first: int, stop: int, segment: SegmentManifest, report: Report
 ) -> None:
     """Leaves of a node are in (code, id) order, and those that could be below a child are."""
-    counts = manifest.counts
-    leaf = disordered_leaf(tree, level, first, stop, manifest.norm_bytes, counts.record_bytes(level))
+    counts = segment.counts
+    leaf = disordered_leaf(tree, level, first, stop, segment.norm_bytes, counts.record_bytes(level))
     if leaf >= 0:
         place = counts.record_start[level] + (leaf - counts.level_leaf[level]) * counts.record_bytes(level)
         report("records", place, f"leaf {leaf} is not in the order of (code, id) below its node")

@@ -34,7 +34,7 @@ from aggtree.storage.index.format import (
     build_name,
     work_name,
 )
-from aggtree.storage.index.manifest import Manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 JOB = "job.json"
@@ -156,7 +156,7 @@ def start_job(
 def finish_job(index: Path) -> None:
     """Remove what the committed manifest does not need: work directories, older builds, older deletions."""
     manifest = read_manifest(index)
-    kept = {part.directory for part in manifest.parts}
+    kept = {segment.directory for segment in manifest.segments}
     for path in (*index.glob(f"{WORK_PREFIX}*"), *index.glob(f"{BUILD_PREFIX}*")):
         if path.name not in kept:
             remove_tree(path)
@@ -164,7 +164,7 @@ def finish_job(index: Path) -> None:
     remove_temporaries(index)
 
 
-def remove_old_live(index: Path, manifest: Manifest) -> None:
+def remove_old_live(index: Path, manifest: IndexManifest) -> None:
     """Remove files of deleted rows that the manifest does not name."""
     for path in index.glob(f"{LIVE_PREFIX}*"):
         if manifest.live is None or path.name != manifest.live.file.path:
@@ -199,7 +199,10 @@ def _committed(index: Path, *, replace: bool) -> dict[str, JobRecord]:
         if replace:
             return {}
         raise IndexFormatError(f"{error}; start over with --replace") from error
-    return {part.build: JobRecord(index, part.build, part.parameters, part.source) for part in manifest.parts}
+    return {
+        segment.build: JobRecord(index, segment.build, segment.parameters, segment.source)
+        for segment in manifest.segments
+    }
 
 
 def _refuse(new: JobRecord, what: str, old: JobRecord | None) -> None:

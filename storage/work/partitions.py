@@ -1,4 +1,4 @@
-"""Parts of a tree: the arrays of a `TreePart` in one array file."""
+"""Partitions of a tree: the arrays of a `TreePartition` in one array file."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.tree.layout import TreePart
+from aggtree.engine.tree.layout import TreePartition
 from aggtree.storage.array_file import ArrayFile, OpenArrays, write_arrays
 from aggtree.storage.checksums import BlockChecksums
 from aggtree.storage.errors import IndexFormatError
 
-PART_KIND = "part"
+PARTITION_KIND = "partition"
 DTYPES = {
     "labels": ("<u2",),
     "norms": ("<f4",),
@@ -25,11 +25,11 @@ DTYPES = {
 }
 
 
-class Part(OpenArrays):
-    """An open part. `level_nodes` and `level_leaves` are (M + 1,) int64 counts of levels 0..M."""
+class PartitionFile(OpenArrays):
+    """An open partition. `level_nodes` and `level_leaves` are (M + 1,) int64 counts of levels 0..M."""
 
     def __init__(self, path: Path) -> None:
-        self.file = ArrayFile(path, PART_KIND)
+        self.file = ArrayFile(path, PARTITION_KIND)
         try:
             _check(self.file)
             starts = {
@@ -53,19 +53,19 @@ class Part(OpenArrays):
     def id_dtype(self) -> np.dtype[Any]:
         return self.file.dtype("ids")
 
-    def arrays(self) -> TreePart:
+    def arrays(self) -> TreePartition:
         """The arrays, mapped read-only."""
-        return TreePart(**self.file.arrays())
+        return TreePartition(**self.file.arrays())
 
 
-def write_part(path: Path, part: TreePart) -> BlockChecksums:
-    """Write a part of a tree."""
-    return write_arrays(path, PART_KIND, part._asdict())
+def write_partition(path: Path, partition: TreePartition) -> BlockChecksums:
+    """Write a partition of a tree."""
+    return write_arrays(path, PARTITION_KIND, partition._asdict())
 
 
-def open_part(path: Path) -> Part:
-    """Open a part; IndexFormatError when its header, its size or its counts are wrong."""
-    return Part(path)
+def open_partition(path: Path) -> PartitionFile:
+    """Open a partition; IndexFormatError when its header, its size or its counts are wrong."""
+    return PartitionFile(path)
 
 
 def _check(file: ArrayFile) -> None:

@@ -11,18 +11,19 @@ from numpy.typing import NDArray
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree.code_order import sort_codes
-from aggtree.engine.tree.layout import build_part
+from aggtree.engine.tree.layout import build_tree_partition
 from aggtree.storage.atomic import make_directory
 from aggtree.storage.index.code_store import create_code_store
 from aggtree.storage.index.dictionary_file import save_dictionaries
 from aggtree.storage.index.format import CODES, DICTIONARIES, build_name
 from aggtree.storage.index.live_rows import write_live
-from aggtree.storage.index.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_manifest
 from aggtree.storage.index.own_ids import write_own_ids
-from aggtree.storage.index.writer import StitchedTree, describe_build, stitch_parts
+from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.index.writer import StitchedTree, describe_build, stitch_partitions
 from aggtree.storage.sources.ids import open_ids
 from aggtree.storage.work.job_record import JobRecord, finish_job, start_job
-from aggtree.storage.work.partitions import write_part
+from aggtree.storage.work.partitions import write_partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +61,14 @@ def shared_rows(layout: CodeLayout, rows: NDArray[np.uint8], code: NDArray[np.ui
     return np.array([(rows[:, :end] == code[:end]).all(axis=1).sum() for end in ends], np.int64)
 
 
-def write_parts(directory: Path, sample: Sample, parts: int) -> list[Path]:
-    """Write the tree of a sample in parts of about equal size."""
+def write_partitions(directory: Path, sample: Sample, partitions: int) -> list[Path]:
+    """Write the tree of a sample in partitions of about equal size."""
     make_directory(directory)
     codes, ids = sort_codes(sample.codes, np.arange(len(sample.codes), dtype=np.uint32))
-    layout, ends = sample.dictionaries.layout, np.linspace(0, len(codes), parts + 1).astype(int)
+    layout, ends = sample.dictionaries.layout, np.linspace(0, len(codes), partitions + 1).astype(int)
     paths = []
     for start, stop in pairwise(ends):
-        part = build_part(
+        partition = build_tree_partition(
             codes[start:stop],
             ids[start:stop],
             sample.dictionaries,
@@ -76,34 +77,38 @@ def write_parts(directory: Path, sample: Sample, parts: int) -> list[Path]:
             shared_rows(layout, codes[:start], codes[start]),
             shared_rows(layout, codes[stop:], codes[stop - 1]),
         )
-        paths.append(directory / f"{len(paths)}.part")
-        write_part(paths[-1], part)
+        paths.append(directory / f"{len(paths)}.partition")
+        write_partition(paths[-1], partition)
     return paths
 
 
-def stitch(index: Path, build: str, sample: Sample, parts: list[Path]) -> StitchedTree:
-    return stitch_parts(index, build, parts, sample.dictionaries.layout, norm_bytes=sample.params.norm_bytes)
+def stitch(index: Path, build: str, sample: Sample, partitions: list[Path]) -> StitchedTree:
+    return stitch_partitions(
+        index, build, partitions, sample.dictionaries.layout, norm_bytes=sample.params.norm_bytes
+    )
 
 
 def make_index(
     index: Path,
     sample: Sample | None = None,
     *,
-    parts: int = 3,
+    partitions: int = 3,
     name: str = "small",
     ids: NDArray[np.int64] | None = None,
-) -> Manifest:
+) -> IndexManifest:
     """Build and commit an index; `name` stands for the parameters of the build, `ids` are own ids."""
     sample = sample or make_sample()
     job = start_job(index, {"name": name}, {"rows": len(sample.codes)}, replace=True)
-    manifest = make_build(job, sample, parts, ids)
+    manifest = IndexManifest(segments=(make_build(job, sample, partitions, ids),))
     commit_manifest(index, manifest)
     finish_job(index)
     return manifest
 
 
-def make_build(job: JobRecord, sample: Sample, parts: int, ids: NDArray[np.int64] | None) -> Manifest:
-    """The files of a build, and what a manifest says of them."""
+def make_build(
+    job: JobRecord, sample: Sample, partitions: int, ids: NDArray[np.int64] | None
+) -> SegmentManifest:
+    """The files of a build, and what a manifest states of them."""
     make_directory(job.build_directory)
     save_dictionaries(job.build_directory / DICTIONARIES, sample.dictionaries, sample.norm_ranges)
     store = create_code_store(
@@ -112,7 +117,9 @@ def make_build(job: JobRecord, sample: Sample, parts: int, ids: NDArray[np.int64
     shards = {}
     for shard in range(store.shards):
         shards[shard] = store.write_shard(shard, sample.codes[slice(*store.shard_range(shard))])
-    tree = stitch(job.index, job.build, sample, write_parts(job.work_directory / "parts", sample, parts))
+    tree = stitch(
+        job.index, job.build, sample, write_partitions(job.work_directory / "partitions", sample, partitions)
+    )
     own_ids = None
     if ids is not None:
         source = open_ids(ids)
@@ -132,7 +139,7 @@ def make_build(job: JobRecord, sample: Sample, parts: int, ids: NDArray[np.int64
 
 def add_segment(
     index: Path, sample: Sample, deleted: Sequence[int] = (), ids: NDArray[np.int64] | None = None
-) -> Manifest:
+) -> IndexManifest:
     """Append the rows of a sample, and delete some rows of the whole."""
     now = read_manifest(index)
     source = {"rows": len(sample.codes), "first_row": now.all_source_rows}

@@ -47,16 +47,16 @@ OPTIONS: dict[str, Any] = {name: value for name, value in EXACT.items() if name 
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 7), st.integers(1, 9), st.integers(0, 9))
-def test_merging_equals_its_twin(parts: int, queries: int, lists: int, wanted: int, seed: int) -> None:
+def test_merging_equals_its_twin(segments: int, queries: int, lists: int, wanted: int, seed: int) -> None:
     random = np.random.default_rng(seed)
-    distances = np.sort(random.integers(0, 4, (parts, queries, lists)).astype(np.float32), axis=2)
-    ids = np.sort(random.permutation(parts * queries * lists).reshape(parts, queries, lists), axis=2)
+    distances = np.sort(random.integers(0, 4, (segments, queries, lists)).astype(np.float32), axis=2)
+    ids = np.sort(random.permutation(segments * queries * lists).reshape(segments, queries, lists), axis=2)
     # Lists of any length: the rest is no answer.
-    ids[np.arange(lists) >= random.integers(0, lists + 1, (parts, queries, 1))] = -1
+    ids[np.arange(lists) >= random.integers(0, lists + 1, (segments, queries, 1))] = -1
     order = np.lexsort((np.where(ids < 0, 10**9, ids), np.where(ids < 0, 9, distances)), axis=2)
     ids, distances = (np.take_along_axis(array, order, axis=2) for array in (ids, distances))
     out = np.empty((queries, wanted), np.int64), np.empty((queries, wanted), np.float32)
-    merge_answers(ids, distances, np.empty(parts, np.int64), *out)
+    merge_answers(ids, distances, np.empty(segments, np.int64), *out)
     for expected, found, near in zip(naive.merge_answers(ids, distances, wanted), *out, strict=True):
         assert found.tolist() == [number for _, number in expected] + [-1] * (wanted - len(expected))
         assert near[: len(expected)].tolist() == [distance for distance, _ in expected]
@@ -99,11 +99,11 @@ def own_numbers(rows: np.ndarray) -> np.ndarray:
     return (rows * 7919) % 100_003 - 50_000
 
 
-def grow(place: Path, index: Path, *, ids: bool = False, parts: int = 3, **more: Any) -> None:
-    """Build the first part, and append the others."""
+def grow(place: Path, index: Path, *, ids: bool = False, segments: int = 3, **more: Any) -> None:
+    """Build the first segment, and append the others."""
     names = [{"ids": place / f"ids{number}.npy"} if ids else {} for number in range(3)]
     aggtree.build(place / "0.npy", index, workers=0, **names[0], **EXACT | more)
-    for number in range(1, parts):
+    for number in range(1, segments):
         added = aggtree.append(index, place / f"{number}.npy", workers=0, **names[number])
         assert (added.first_row, added.rows) == (CUTS[number], CUTS[number + 1] - CUTS[number])
 
@@ -160,7 +160,7 @@ def test_range_search_looks_into_all_segments(place: Path) -> None:
 def test_an_index_of_segments_is_whole(place: Path) -> None:
     assert verify_index(place / "grown", deep=True) == []
     manifest = read_manifest(place / "grown")
-    assert [part.first_row for part in manifest.parts] == list(CUTS[:-1])
+    assert [segment.first_row for segment in manifest.segments] == list(CUTS[:-1])
     assert manifest.version == 3 and read_manifest(place / "whole").version == 1
     with aggtree.open(place / "grown") as grown:
         with pytest.raises(ValueError, match="has 3 trees"):
@@ -249,9 +249,9 @@ def test_repairing_what_is_not_there(place: Path, grown: Path) -> None:
 
 def test_either_of_two_segments_of_one_source_is_repaired(place: Path, grown: Path) -> None:
     assert aggtree.append(grown, place / "1.npy", workers=0).first_row == ROWS
-    first, _, last = read_manifest(grown).segments
-    for part in (first, last):
-        file = grown / part.directory / TREE / "records"
+    first, _, last = read_manifest(grown).appended_segments
+    for segment in (first, last):
+        file = grown / segment.directory / TREE / "records"
         whole = file.read_bytes()
         file.write_bytes(bytes(len(whole)))
         assert verify_index(grown)
@@ -310,7 +310,7 @@ def test_compacting_drops_deleted_rows_and_keeps_ids(place: Path, grown: Path) -
 
 def test_own_ids_in_all_segments(place: Path, tmp_path: Path) -> None:
     index = tmp_path / "own"
-    grow(place, index, ids=True, parts=2)
+    grow(place, index, ids=True, segments=2)
     with pytest.raises(BuildMismatchError, match="name those of the new rows by --ids"):
         aggtree.append(index, place / "2.npy", workers=0)
     taken = np.load(place / "ids2.npy")
@@ -353,10 +353,10 @@ def test_metrics_in_all_segments(place: Path, tmp_path: Path, metric: str) -> No
 
 def test_the_same_append_is_made_once(place: Path, grown: Path) -> None:
     again = aggtree.append(grown, place / "2.npy", workers=0)
-    assert again.already_built and again.first_row == CUTS[2] and len(read_manifest(grown).parts) == 3
+    assert again.already_built and again.first_row == CUTS[2] and len(read_manifest(grown).segments) == 3
     aggtree.delete(grown, [ROWS - 1])
     assert aggtree.append(grown, place / "2.npy", workers=0).first_row == ROWS
-    assert len(read_manifest(grown).parts) == 4
+    assert len(read_manifest(grown).segments) == 4
     with aggtree.open(grown) as index:
         assert not np.isin(ROWS - 1, index.search(vectors()[ROWS - 1], 200, EVERYTHING).ids)
 
@@ -415,9 +415,9 @@ def exact(queries: np.ndarray, k: int) -> np.ndarray:
 def test_drift_is_told_and_training_goes_on(
     place: Path, grown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = read_manifest(grown)
-    assert manifest.distortion is not None and manifest.segments[0].distortion is not None
-    assert 0.5 < manifest.segments[0].distortion / manifest.distortion < append_job.DRIFTED
+    first, second, *_ = read_manifest(grown).segments
+    assert first.distortion is not None and second.distortion is not None
+    assert 0.5 < second.distortion / first.distortion < append_job.DRIFTED
     other = 255 - vectors(1000, seed=77)
     np.save(grown.parent / "other.npy", other)
     arguments = ["append", str(grown), str(grown.parent / "other.npy"), "--workers", "0"]
@@ -436,7 +436,7 @@ def test_drift_is_told_and_training_goes_on(
     # The report may be gone: a sample of the vectors tells the same, about.
     monkeypatch.setattr(append_job, "read_report", lambda *_: None)
     measured = append_job.training_error(place / "whole", read_manifest(place / "whole"))
-    assert measured is not None and 0.5 < measured / manifest.distortion < 1.5
+    assert measured is not None and 0.5 < measured / first.distortion < 1.5
 
 
 def test_dictionaries_of_another_kind_are_refused(place: Path, tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def test_unfinished_work_is_kept_from_other_commands(
     aggtree.delete(grown, [6])
     assert aggtree.build(place / "0.npy", grown, workers=0, **EXACT).already_built
     (work,) = grown.glob("work-*")
-    assert job_record.unfinished_jobs(grown)[0].task == "append" and list(work.glob("parts/*"))
+    assert job_record.unfinished_jobs(grown)[0].task == "append" and list(work.glob("partitions/*"))
     assert aggtree.append(grown, vectors(90, seed=8), workers=0).first_row == ROWS
     with aggtree.open(grown) as index:
         assert len(index) == ROWS + 88

@@ -39,7 +39,7 @@ class Trial:
         self.index, self.old = place / "index", place / "old"
         self.prepared.build("tiny", self.old, seed=1)
         with open_index(self.old) as opened:
-            self.old_build = opened.manifest.build
+            self.old_build = opened.manifest.first_segment.build
         self.counts: Counter[str] = Counter()
 
     def operations(self, *, replace: bool) -> list[str]:

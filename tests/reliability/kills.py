@@ -62,7 +62,7 @@ class Torture:
     def _make(self, name: str, index: Path, **changes: Any) -> str:
         self.prepared.build(name, index, **changes)
         with open_index(index) as opened:
-            return opened.manifest.build
+            return opened.manifest.first_segment.build
 
     def _count_operations(self, name: str) -> int:
         counting = CountingDisk()
@@ -137,7 +137,7 @@ class Torture:
             operation = self.random.randrange(self.operations["small"])
             self.kill("replacing", "small", operation=operation, replace=True)
             with open_index(self.index) as opened:
-                committed = opened.manifest.build
+                committed = opened.manifest.first_segment.build
             self.look()
             self.counts["old index lost"] += committed != self.old_build and not self._is_new(committed)
             self.finish("small", replace=True)

@@ -43,13 +43,13 @@ def test_a_tighter_budget_cuts_the_rest_anew(
 ) -> None:
     """Partitions of the stopped build that do not fit the new budget are made again, smaller."""
     index = tmp_path / "index"
-    monkeypatch.setattr(plan, "MIN_PART_ROWS", 100)
+    monkeypatch.setattr(plan, "MIN_PARTITION_ROWS", 100)
     for most in (1000, 300):
-        monkeypatch.setattr(plan, "MAX_PART_ROWS", most)
+        monkeypatch.setattr(plan, "MAX_PARTITION_ROWS", most)
         monkeypatch.setattr(stages.Stages, "commit", lambda _: pytest.fail("stop here"))
         with pytest.raises(pytest.fail.Exception, match="stop here"):
             build(source, index, workers=0, **SMALL)
-        shutil.rmtree(next(index.glob("work-*")) / "parts")
+        shutil.rmtree(next(index.glob("work-*")) / "partitions")
     monkeypatch.undo()
     build(source, index, workers=0, **SMALL)
     assert contents(index) == contents(reference)

@@ -173,27 +173,27 @@ def test_a_build_that_fails_anywhere_loses_nothing(tmp_path, failing, code, step
     index, clean = tmp_path / "i", tmp_path / "clean"
     old, new = make_sample(40, (3, 4), seed=1), make_sample(60, (3, 4), seed=2)
     counting = failing()
-    make_index(clean, old, parts=2, name="old")
+    make_index(clean, old, partitions=2, name="old")
     before = files_of(clean)
     counting.operations.clear()
-    make_index(clean, new, parts=2, name="new")
+    make_index(clean, new, partitions=2, name="new")
     after = files_of(clean)
     total = len(counting.operations)
-    make_index(index, old, parts=2, name="old")
+    make_index(index, old, partitions=2, name="old")
     seen = set()
     for at in [*range(0, total, step), total - 1]:
         failing(at, code)
         with suppress(AggtreeError):  # what an earlier try has made needs no operations again
-            make_index(index, new, parts=2, name="new")
+            make_index(index, new, partitions=2, name="new")
         failing()
         assert verify_index(index) == []
         with open_index(index) as opened:
             seen.add(len(opened))
         if len(opened) == 60:
-            make_index(index, old, parts=2, name="old")
+            make_index(index, old, partitions=2, name="old")
             assert files_of(index) == before
     assert seen == {40, 60}
-    make_index(index, new, parts=2, name="new")
+    make_index(index, new, partitions=2, name="new")
     assert files_of(index) == after
 
 

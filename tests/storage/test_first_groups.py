@@ -14,27 +14,28 @@ from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index import first_groups
 from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.first_groups import load_first_groups
-from aggtree.storage.index.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_manifest
+from aggtree.storage.index.segment_manifest import SegmentManifest
 
 UNLIMITED = aggtree.SearchParams.unlimited()
 
 
 @pytest.fixture
-def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Manifest]:
+def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, SegmentManifest]:
     """An index whose first level is grouped although it is small."""
     monkeypatch.setattr(first_groups, "ONE_STAGE", 50)
     aggtree.build(vectors(), tmp_path / "index", workers=0, **WIDE)
-    return tmp_path / "index", read_manifest(tmp_path / "index")
+    return tmp_path / "index", read_manifest(tmp_path / "index").first_segment
 
 
 def test_groups_are_part_of_the_index_and_answer_as_none_do(
-    grouped: tuple[Path, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    grouped: tuple[Path, SegmentManifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, manifest = grouped
+    path, segment = grouped
     monkeypatch.setattr(first_groups, "ONE_STAGE", 4096)
     aggtree.build(vectors(), tmp_path / "plain", workers=0, **WIDE)
     with aggtree.open(path) as index, aggtree.open(tmp_path / "plain") as plain:
-        assert index.bytes_by_part()["first_level"] == first_groups.groups_record(manifest).bytes
+        assert index.bytes_by_part()["first_level"] == first_groups.groups_record(segment).bytes
         assert "first_level" not in plain.bytes_by_part()
         answers = [opened.search(vectors()[:20], 9, UNLIMITED) for opened in (index, plain)]
         assert np.array_equal(answers[0].ids, answers[1].ids)
@@ -45,9 +46,9 @@ def test_groups_are_part_of_the_index_and_answer_as_none_do(
     assert {name for name in without if without[name] != with_groups[name]} == {"manifest.json"}
 
 
-def test_groups_of_older_files_are_read(grouped: tuple[Path, Manifest], tmp_path: Path) -> None:
-    path, manifest = grouped
-    groups = load_first_groups(path, manifest)
+def test_groups_of_older_files_are_read(grouped: tuple[Path, SegmentManifest], tmp_path: Path) -> None:
+    path, segment = grouped
+    groups = load_first_groups(path, segment)
     assert groups is not None
     rows = len(groups.quads) // int(groups.group_start[-1])
     before = groups._asdict()
@@ -56,13 +57,13 @@ def test_groups_of_older_files_are_read(grouped: tuple[Path, Manifest], tmp_path
     differences = (np.concatenate(plain) ^ np.uint8(128)).view(np.int8)
     with aggtree.open(path) as index:
         answers = index.search(vectors()[:20], 9)
-    file = f"{manifest.directory}/first_level"
+    file = f"{segment.directory}/first_level"
 
-    def rewrite(arrays: dict[str, np.ndarray]) -> Manifest:
+    def rewrite(arrays: dict[str, np.ndarray]) -> SegmentManifest:
         checksums = write_arrays(path / file, first_groups.KIND, arrays)
-        others = [record for record in manifest.files if record.path != file]
-        written = replace(manifest, files=(*others, FileRecord.of(file, checksums)))
-        commit_manifest(path, written)
+        others = [record for record in segment.files if record.path != file]
+        written = replace(segment, files=(*others, FileRecord.of(file, checksums)))
+        commit_manifest(path, IndexManifest(segments=(written,)))
         return written
 
     read = load_first_groups(path, rewrite(before | {"differences": differences}))
@@ -75,11 +76,11 @@ def test_groups_of_older_files_are_read(grouped: tuple[Path, Manifest], tmp_path
             aggtree.open(path)
 
 
-def test_damaged_groups_are_refused(grouped: tuple[Path, Manifest]) -> None:
-    path, manifest = grouped
-    groups = load_first_groups(path, manifest)
+def test_damaged_groups_are_refused(grouped: tuple[Path, SegmentManifest]) -> None:
+    path, segment = grouped
+    groups = load_first_groups(path, segment)
     assert groups is not None
-    nodes, dimension = manifest.level_nodes[1], manifest.dimension
+    nodes, dimension = segment.level_nodes[1], segment.dimension
     check_groups(groups, nodes, dimension)
     swapped = groups.numbers.copy()
     swapped[swapped >= 0] = 0
@@ -96,10 +97,10 @@ def test_damaged_groups_are_refused(grouped: tuple[Path, Manifest]) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             check_groups(wrong, nodes, dimension)
-    file = path / manifest.directory / "first_level"
+    file = path / segment.directory / "first_level"
     file.write_bytes(file.read_bytes()[:-64])
     with pytest.raises(IndexFormatError, match="first_level"):
         aggtree.open(path)
-    assert aggtree.build(vectors(), path, workers=0, repair=True, **WIDE).rows == manifest.rows
+    assert aggtree.build(vectors(), path, workers=0, repair=True, **WIDE).rows == segment.rows
     with aggtree.open(path) as index:
-        assert index.rows == manifest.rows
+        assert index.rows == segment.rows

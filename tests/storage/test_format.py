@@ -9,9 +9,10 @@ from helpers.places import ROOT
 
 from aggtree.engine.params import SearchParams
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.format import ARRAYS, CODES, VERSIONS
+from aggtree.storage.index.format import ARRAYS, CODES, MANIFEST, VERSIONS
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.index.reader import open_index
+from aggtree.storage.sealed_json import write_sealed
 from aggtree.storage.verify.index import verify_index
 
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text()
@@ -25,8 +26,8 @@ def test_an_index_of_each_version_is_read(version):
     assert verify_index(directory / "golden.index") == []
     with open_index(directory / "golden.index") as index:
         ids, distances = index.search(queries(), ANSWERS, SearchParams.unlimited())
-        parts = index.manifest.parts
-        stores = [CodeStore.open(index.path / part.directory / CODES) for part in parts]
+        segments = index.manifest.segments
+        stores = [CodeStore.open(index.path / segment.directory / CODES) for segment in segments]
         codes = np.concatenate([store.read(0, store.rows) for store in stores])
         assert len(index) == len(codes) - (len(DELETED) if version == 3 else 0)
     np.testing.assert_array_equal(ids, answers["ids"])
@@ -48,8 +49,18 @@ def test_the_present_format_is_what_it_was_when_its_version_was_fixed(tmp_path, 
             assert (tmp_path / "i" / record.path).read_bytes() == (golden / record.path).read_bytes(), (
                 record.path
             )
-    norms = [np.fromfile(index / old.tree_file("norms").path, "<f4") for index in (golden, tmp_path / "i")]
+    norms = [
+        np.fromfile(index / old.first_segment.tree_file("norms").path, "<f4")
+        for index in (golden, tmp_path / "i")
+    ]
     np.testing.assert_allclose(*norms, rtol=1e-5)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_manifest_is_written_as_it_was_read(tmp_path, version):
+    golden = DATA / f"format-{version}" / "golden.index" / MANIFEST
+    write_sealed(tmp_path / MANIFEST, read_manifest(golden.parent).to_json())
+    assert (tmp_path / MANIFEST).read_bytes() == golden.read_bytes()
 
 
 def test_the_page_names_every_array_with_its_dtypes():

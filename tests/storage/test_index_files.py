@@ -1,11 +1,11 @@
-"""Parts are stitched into the files of an index, and the index is read back."""
+"""Partitions are stitched into the files of an index, and the index is read back."""
 
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from helpers.small_index import make_index, make_sample, stitch, write_parts
+from helpers.small_index import make_index, make_sample, stitch, write_partitions
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import SearchParams, TreeParams
@@ -20,10 +20,11 @@ from aggtree.storage.index.code_store import shard_key
 from aggtree.storage.index.dictionary_file import save_dictionaries
 from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import ARRAYS, CODES, DICTIONARIES, MANIFEST, TREE, build_name
-from aggtree.storage.index.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_manifest
 from aggtree.storage.index.reader import open_index
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.index.writer import file_record, shifted
-from aggtree.storage.work.partitions import open_part
+from aggtree.storage.work.partitions import open_partition
 
 SAMPLES = {
     "wide": make_sample(),
@@ -45,11 +46,11 @@ def in_memory(sample):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("parts", [1, 2, 7])
-def test_any_number_of_parts_makes_the_tree_made_in_memory(tmp_path, monkeypatch, name, parts):
+@pytest.mark.parametrize("partitions", [1, 2, 7])
+def test_any_number_of_partitions_makes_the_tree_made_in_memory(tmp_path, monkeypatch, name, partitions):
     sample = SAMPLES[name]
     monkeypatch.setattr(index_writer, "ROWS", 13)
-    make_index(tmp_path / "i", sample, parts=min(parts, len(sample.codes)))
+    make_index(tmp_path / "i", sample, partitions=min(partitions, len(sample.codes)))
     expected = in_memory(sample)
     with open_index(tmp_path / "i") as index:
         for field, array in index.tree._asdict().items():
@@ -79,9 +80,9 @@ def test_an_index_describes_itself(tmp_path):
     with open_index(str(tmp_path / "i")) as index:
         assert (len(index), index.rows, index.dimension, index.layout.words) == (500, 500, 5, (300, 7, 16))
         assert "rows=500, dimension=5, words=300+7+16" in repr(index)
-        parts = index.bytes_by_part()
-        assert sum(parts.values()) == sum(record.bytes for record in manifest.files)
-        assert parts["tree/ids"] == 4 * 500
+        sizes = index.bytes_by_part()
+        assert sum(sizes.values()) == sum(record.bytes for record in manifest.all_files)
+        assert sizes["tree/ids"] == 4 * 500
         told = []
         index.warm(lambda done, total: told.append((done, total)))
         assert told[-1][0] == told[-1][1]
@@ -112,9 +113,9 @@ def test_arrays_of_an_index_cannot_be_written(tmp_path):
 
 
 def test_offsets_beyond_32_bits_are_written_in_64(tmp_path, monkeypatch):
-    """Parts that lie behind 2**33 other nodes and leaves."""
+    """Partitions that lie behind 2**33 other nodes and leaves."""
     sample, far = make_sample(), 2**33
-    parts = write_parts(tmp_path / "parts", sample, 2)
+    partitions = write_partitions(tmp_path / "partitions", sample, 2)
 
     def far_shape(nodes, leaves, layout, norm_bytes):
         shape = tree_shape(nodes, leaves, layout, norm_bytes)
@@ -122,7 +123,7 @@ def test_offsets_beyond_32_bits_are_written_in_64(tmp_path, monkeypatch):
         return type(shape)(**(shape.__dict__ | moved | {"start_dtype": np.dtype(np.uint64)}))
 
     monkeypatch.setattr(index_writer, "tree_shape", far_shape)
-    tree = stitch(tmp_path, "a" * 12, sample, parts)
+    tree = stitch(tmp_path, "a" * 12, sample, partitions)
     expected = in_memory(sample)
     dtypes = {record.path.rpartition("/")[2]: record.dtype for record in tree.files}
     for name in ("child_start", "leaf_start"):
@@ -177,7 +178,7 @@ def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
         zeros = (0,) * block_count(size)  # opening does not compare them
         path = str(path.relative_to(tmp_path))
         files.append(FileRecord(path=path, bytes=size, blocks=zeros, dtype=dtype, length=length))
-    manifest = Manifest(
+    segment = SegmentManifest(
         build=build,
         rows=far + 2,
         source_rows=source_rows,
@@ -188,7 +189,7 @@ def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
         level_leaves=(0, far + 2, 0),
         files=tuple(files),
     )
-    commit_manifest(tmp_path, manifest)
+    commit_manifest(tmp_path, IndexManifest(segments=(segment,)))
     with open_index(tmp_path) as index:
         assert len(index) == far + 2
         answer = index.search(np.array([10, 9], np.float32), 3, SearchParams(limits=(1,)))
@@ -196,30 +197,30 @@ def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
     np.testing.assert_allclose(answer.distances, [[0, 1, np.inf]], atol=1e-4)
 
 
-def test_a_damaged_part_is_not_stitched(tmp_path):
+def test_a_damaged_partition_is_not_stitched(tmp_path):
     sample = make_sample()
-    parts = write_parts(tmp_path / "parts", sample, 2)
-    data = bytearray(parts[1].read_bytes())
+    partitions = write_partitions(tmp_path / "partitions", sample, 2)
+    data = bytearray(partitions[1].read_bytes())
     data[len(data) // 2] ^= 1
-    parts[1].write_bytes(data)
-    with pytest.raises(IndexFormatError, match=r"1\.part: damaged, array"):
-        stitch(tmp_path, "a" * 12, sample, parts)
+    partitions[1].write_bytes(data)
+    with pytest.raises(IndexFormatError, match=r"1\.partition: damaged, array"):
+        stitch(tmp_path, "a" * 12, sample, partitions)
     assert not list((tmp_path / build_name("a" * 12)).glob("tree/*"))
 
 
-def test_a_part_is_mapped_back(tmp_path):
-    (path,) = write_parts(tmp_path, make_sample(), 1)
-    with open_part(path) as part:
-        arrays = part.arrays()
-        assert part.level_leaves.sum() == len(arrays.ids) == 500
-        assert part.level_nodes[0] == 1
+def test_a_partition_is_mapped_back(tmp_path):
+    (path,) = write_partitions(tmp_path, make_sample(), 1)
+    with open_partition(path) as partition:
+        arrays = partition.arrays()
+        assert partition.level_leaves.sum() == len(arrays.ids) == 500
+        assert partition.level_nodes[0] == 1
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in ARRAYS] + ["dictionaries"])
 @pytest.mark.parametrize("change", ["shorter", "longer", "gone", "link", "directory"])
 def test_a_file_of_another_size_is_refused(tmp_path, name, change):
     manifest = make_index(tmp_path / "i")
-    record = next(record for record in manifest.files if record.path.endswith(name))
+    record = next(record for record in manifest.all_files if record.path.endswith(name))
     path = tmp_path / "i" / record.path
     data = path.read_bytes()
     path.unlink()
@@ -238,7 +239,7 @@ def test_a_file_of_another_size_is_refused(tmp_path, name, change):
 def test_labels_the_first_dictionary_does_not_have_are_refused(tmp_path):
     make_index(tmp_path / "i")
     manifest = read_manifest(tmp_path / "i")
-    path = tmp_path / "i" / manifest.tree_file("first_labels").path
+    path = tmp_path / "i" / manifest.first_segment.tree_file("first_labels").path
     path.write_bytes(b"\xff" * path.stat().st_size)
     with pytest.raises(IndexFormatError, match="first_labels up to 65535"):
         open_index(tmp_path / "i")
@@ -260,7 +261,7 @@ def test_an_open_index_survives_being_replaced(tmp_path):
     np.testing.assert_array_equal(old.search(queries, 5).ids, before.ids)
     assert len(open_index(tmp_path / "i")) == 300
     kept = sorted(path.name for path in (tmp_path / "i").iterdir())
-    assert kept == [build_name(read_manifest(tmp_path / "i").build), MANIFEST]
+    assert kept == [build_name(read_manifest(tmp_path / "i").first_segment.build), MANIFEST]
 
 
 def test_a_reader_overtaken_by_a_commit_opens_the_new_index(tmp_path, monkeypatch):

@@ -102,7 +102,7 @@ def test_a_committed_index_is_not_replaced_unasked(tmp_path):
         start_job(tmp_path, {"name": "new"}, {"rows": 500})
     start_job(tmp_path, {"name": "new"}, {"rows": 500}, replace=True)
     assert read_manifest(tmp_path) == manifest
-    assert (tmp_path / build_name(manifest.build)).is_dir()
+    assert (tmp_path / build_name(manifest.first_segment.build)).is_dir()
 
 
 def test_a_damaged_index_names_the_remedy(tmp_path):
@@ -119,7 +119,7 @@ def test_finishing_leaves_the_committed_build_alone(tmp_path):
         (tmp_path / name).mkdir()
     finish_job(tmp_path)
     kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == [build_name(manifest.build), MANIFEST, "other"]
+    assert kept == [build_name(manifest.first_segment.build), MANIFEST, "other"]
 
 
 def test_numbers_of_numpy_are_refused_early(tmp_path):

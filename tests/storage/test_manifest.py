@@ -11,7 +11,7 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import MANIFEST, TreeCounts
-from aggtree.storage.index.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_manifest
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 
@@ -31,12 +31,13 @@ def index(tmp_path, committed):
 
 def test_it_comes_back(committed):
     manifest = read_manifest(committed)
-    assert Manifest.from_json(manifest.to_json()) == manifest
-    assert (manifest.rows, manifest.words) == (500, (300, 7, 16))
-    assert manifest.counts.leaves == 500
-    assert manifest.tree_file("ids").length == 500
+    assert IndexManifest.from_json(manifest.to_json()) == manifest
+    (segment,) = manifest.segments
+    assert (segment.rows, segment.words) == (500, (300, 7, 16)) == (manifest.live_rows, manifest.words)
+    assert segment.counts.leaves == 500
+    assert segment.tree_file("ids").length == 500
     with pytest.raises(IndexFormatError, match="names no file"):
-        manifest.file("nothing")
+        segment.file("nothing")
 
 
 def put(record, path, value):
@@ -158,10 +159,11 @@ def grown(tmp_path_factory):
 
 def test_segments_come_back(grown):
     manifest = read_manifest(grown)
-    assert Manifest.from_json(manifest.to_json()) == manifest
-    assert [part.first_row for part in manifest.parts] == [0, 500, 590]
+    assert IndexManifest.from_json(manifest.to_json()) == manifest
+    assert [segment.first_row for segment in manifest.segments] == [0, 500, 590]
     assert (manifest.version, manifest.live_rows, manifest.all_source_rows) == (3, 698, 701)
-    assert len({part.build for part in manifest.parts}) == 3 and manifest.identity != manifest.build
+    assert len({segment.build for segment in manifest.segments}) == 3
+    assert manifest.identity != manifest.first_segment.build
     assert manifest.live is not None and manifest.live.deleted == 3
 
 
@@ -248,9 +250,11 @@ def test_what_is_not_on_disk_is_not_committed(committed, tmp_path):
     manifest = read_manifest(committed)
     with pytest.raises(IndexFormatError, match="no such file"):
         commit_manifest(tmp_path, manifest)
-    larger = replace(manifest.files[0], bytes=manifest.files[0].bytes + 1)
+    (segment,) = manifest.segments
+    larger = replace(segment.files[0], bytes=segment.files[0].bytes + 1)
+    changed = replace(segment, files=(larger, *segment.files[1:]))
     with pytest.raises(IndexFormatError, match="truncated or changed"):
-        commit_manifest(committed, replace(manifest, files=(larger, *manifest.files[1:])))
+        commit_manifest(committed, replace(manifest, segments=(changed,)))
     assert read_manifest(committed) == manifest
 
 

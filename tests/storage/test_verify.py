@@ -19,7 +19,7 @@ from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_dictionaries, save_dictionaries
 from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import DICTIONARIES, MANIFEST
-from aggtree.storage.index.manifest import Manifest, commit_manifest
+from aggtree.storage.index.manifest import IndexManifest, commit_manifest
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.index.writer import file_record
 from aggtree.storage.verify import deep as deep_checks
@@ -44,17 +44,17 @@ def test_a_whole_index_has_no_damage(tmp_path, monkeypatch, name):
     monkeypatch.setattr(structure_checks, "ROWS", 17)
     monkeypatch.setattr(structure_checks, "PARENTS", 5)
     monkeypatch.setattr(structure_checks, "NODES", 6)
-    manifest = make_index(tmp_path / "i", SAMPLES[name], parts=1)
+    manifest = make_index(tmp_path / "i", SAMPLES[name], partitions=1)
     told = []
     assert verify_index(tmp_path / "i", lambda *now: told.append(now), workers=2) == []
-    size = sum(record.bytes for record in manifest.files)
+    size = sum(record.bytes for record in manifest.all_files)
     assert told[-1] == (size, size)
 
 
 def test_every_changed_bit_is_found(tmp_path):
     manifest = make_index(tmp_path / "i")
     random = np.random.default_rng(5)
-    files = [MANIFEST, *(record.path for record in manifest.files)]
+    files = [MANIFEST, *(record.path for record in manifest.all_files)]
     for name in files:
         path = tmp_path / "i" / name
         data = path.read_bytes()
@@ -70,7 +70,7 @@ def test_every_changed_bit_is_found(tmp_path):
 @pytest.mark.parametrize("change", ["shorter", "longer", "gone"])
 def test_every_file_of_another_size_is_found(tmp_path, change):
     manifest = make_index(tmp_path / "i")
-    for record in manifest.files:
+    for record in manifest.all_files:
         path = tmp_path / "i" / record.path
         data = path.read_bytes()
         if change == "gone":
@@ -90,7 +90,7 @@ def test_damage_is_named_by_level_and_shard(tmp_path):
         ("codes.zarr/zarr.json", "checksum does not match"),
         ("codes.zarr/c/0/0", "codes of shard 0: encode it again"),
     ):
-        path = tmp_path / "i" / manifest.file(*name.split("/")).path
+        path = tmp_path / "i" / manifest.first_segment.file(*name.split("/")).path
         data = bytearray(path.read_bytes())
         data[0] ^= 1
         path.write_bytes(data)
@@ -107,14 +107,14 @@ def test_no_index_is_an_error_and_no_damage(tmp_path):
 
 def test_an_index_replaced_meanwhile_is_not_damaged(tmp_path, monkeypatch):
     make_index(tmp_path / "i", name="old")
-    plain = verify._check_build
+    plain = verify._check_segment
 
-    def overtaken(index, manifest, progress, workers, *, deep):
-        monkeypatch.setattr(verify, "_check_build", plain)
+    def overtaken(index, segment, progress, workers, *, deep):
+        monkeypatch.setattr(verify, "_check_segment", plain)
         make_index(index, name="new")
-        return plain(index, manifest, progress, workers, deep=deep)
+        return plain(index, segment, progress, workers, deep=deep)
 
-    monkeypatch.setattr(verify, "_check_build", overtaken)
+    monkeypatch.setattr(verify, "_check_segment", overtaken)
     assert verify_index(tmp_path / "i") == []
 
 
@@ -130,15 +130,16 @@ def test_a_block_the_device_does_not_give_is_told(tmp_path, monkeypatch):
     assert all("cannot be read: Input/output error" in str(item) for item in found)
 
 
-def recommitted(index: Path, manifest: Manifest, name: str) -> None:
+def recommitted(index: Path, manifest: IndexManifest, name: str) -> None:
     """Commit an index whose file was changed on purpose, with checksums that fit."""
 
     def fresh(record: FileRecord) -> FileRecord:
         now = file_record(index, record.path)
         return replace(record, bytes=now.bytes, blocks=now.blocks)
 
-    changed = (fresh(record) if record.path.endswith(f"/{name}") else record for record in manifest.files)
-    commit_manifest(index, replace(manifest, files=tuple(changed)))
+    (segment,) = manifest.segments
+    changed = (fresh(record) if record.path.endswith(f"/{name}") else record for record in segment.files)
+    commit_manifest(index, replace(manifest, segments=(replace(segment, files=tuple(changed)),)))
 
 
 def change(element: int, value: float):
@@ -161,8 +162,8 @@ def swap_siblings(array, manifest):
 def leaves_of(index, level):
     """First leaf and record bytes of a node of a level that has two leaves of different codes."""
     tree = index.tree
-    size = index.manifest.counts.record_bytes(level)
-    for node in range(*index.manifest.counts.level_start[level : level + 2]):
+    size = index.manifest.first_segment.counts.record_bytes(level)
+    for node in range(*index.manifest.first_segment.counts.level_start[level : level + 2]):
         start, stop = (int(leaf) for leaf in tree.leaf_start[node : node + 2])
         place = int(tree.record_start[level]) + (start - int(tree.level_leaf[level])) * size
         pair = tree.records[place : place + 2 * size].reshape(-1, size)
@@ -202,7 +203,7 @@ def leaf_of_a_child(array, manifest):
             if tree.child_start[node] < tree.child_start[node + 1]
             and tree.leaf_start[node] < tree.leaf_start[node + 1]
         )
-        size = index.manifest.counts.record_bytes(1)
+        size = index.manifest.first_segment.counts.record_bytes(1)
         place = int(tree.record_start[1]) + int(tree.leaf_start[node]) * size
         array[place + 1] = tree.labels[tree.child_start[node]]
 
@@ -243,7 +244,7 @@ def far_label(array, manifest):
 def test_arrays_that_make_no_sense_are_found(tmp_path, name, apply, expected):
     index = tmp_path / "i"
     manifest = make_index(index)
-    record = manifest.tree_file(name)
+    record = manifest.first_segment.tree_file(name)
     array = np.fromfile(index / record.path, record.dtype)
     apply(array, index)
     array.tofile(index / record.path)
@@ -256,7 +257,7 @@ def test_arrays_that_make_no_sense_are_found(tmp_path, name, apply, expected):
 def test_an_exact_norm_that_is_not_finite_is_found(tmp_path):
     index = tmp_path / "i"
     manifest = make_index(index, SAMPLES["paper"])
-    record = manifest.tree_file("records")
+    record = manifest.first_segment.tree_file("records")
     array = np.fromfile(index / record.path, record.dtype)
     array[:4] = np.array([np.inf], "<f4").view(np.uint8)
     array.tofile(index / record.path)
@@ -267,7 +268,7 @@ def test_an_exact_norm_that_is_not_finite_is_found(tmp_path):
 def test_words_that_are_not_finite_are_found(tmp_path):
     index = tmp_path / "i"
     manifest = make_index(index)
-    path = index / manifest.file(DICTIONARIES).path
+    path = index / manifest.first_segment.file(DICTIONARIES).path
     dictionaries, ranges = load_dictionaries(path)
     words = dictionaries.words.copy()
     words[3, 2] = np.nan
@@ -282,7 +283,7 @@ def test_words_that_are_not_finite_are_found(tmp_path):
 def test_a_deep_check_of_a_whole_index_finds_nothing(tmp_path, monkeypatch, name):
     monkeypatch.setattr(norm_checks, "BLOCK_NODES", 7)
     monkeypatch.setattr(deep_checks, "BLOCK_NODES", 7)
-    make_index(tmp_path / "i", SAMPLES[name], parts=1)
+    make_index(tmp_path / "i", SAMPLES[name], partitions=1)
     told = []
     assert verify_index(tmp_path / "i", lambda *now: told.append(now), deep=True) == []
     assert told[-1][0] == told[-1][1]
@@ -293,7 +294,7 @@ def test_a_deep_check_finds_a_tree_of_other_codes(tmp_path):
     sample = make_sample()
     manifest = make_index(tmp_path / "i", sample)
     assert (sample.codes[210] != sample.codes[390]).any()
-    store = CodeStore.open(tmp_path / "i" / manifest.directory / "codes.zarr")
+    store = CodeStore.open(tmp_path / "i" / manifest.first_segment.directory / "codes.zarr")
     codes = sample.codes[200:400].copy()
     codes[[10, 190]] = codes[[190, 10]]
     store.write_shard(1, codes)

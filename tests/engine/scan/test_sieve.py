@@ -174,7 +174,7 @@ LARGE = [((40, 4, 3), 1), ((300, *[5] * 8), 1), ((4,) * 16, 2), ((9,) * 20, 1), 
 def test_large_nodes_give_the_answers_of_the_twin(words: tuple[int, ...], norm_bytes: int) -> None:
     kind = {"bucket": 2000, "stray": 50, "norm_bytes": norm_bytes}
     codes, ids, dictionaries, _, params = make(words, 3000, alphabet=4, seed=1, **kind)
-    levels = naive.fill_part(codes, ids, dictionaries.layout, 2000, 50)
+    levels = naive.fill_partition(codes, ids, dictionaries.layout, 2000, 50)
     ranges, search = whole_ranges(len(words), norm_bytes), SearchParams(limits=(3, 20))
     tree = build_tree(codes, ids, dictionaries, params, ranges)
     queries = random_queries(4)

@@ -38,7 +38,7 @@ def test_search_equals_its_twin(
     )
     ranges = whole_ranges(len(words), size)
     tree = build_tree(codes, ids, dictionaries, params, ranges)
-    levels = naive.fill_part(codes, ids, dictionaries.layout, bucket, stray)
+    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, stray)
     search = SearchParams(limits=tuple(limits), reach=reach)
     queries = random_queries(3, seed)
     answer, counts = Searcher(tree, dictionaries).search_with_counts(queries, k, search)

@@ -44,7 +44,7 @@ def check_equal_among_others(path: Path, equal: int, others: int, shard_rows: in
 def index_codes(index: aggtree.Index, rows: np.ndarray) -> np.ndarray:
     from aggtree.storage.index.code_store import CodeStore
 
-    store = CodeStore.open(index.path / index.manifest.directory / "codes.zarr")
+    store = CodeStore.open(index.path / index.manifest.first_segment.directory / "codes.zarr")
     return np.concatenate([store.read(int(row), int(row) + 1) for row in rows])
 
 
@@ -90,7 +90,7 @@ def test_unlimited_search_ranks_all_reconstructions(
 def test_no_two_rows_share_a_prefix(tmp_path: Path) -> None:
     base = np.random.default_rng(3).permutation(256)[:200, None].repeat(DIMENSION, 1).astype(np.uint8)
     with built(base, tmp_path / "index", words=(200, 16, 16), bucket=1, stray=1) as index:
-        counts = index.manifest.counts
+        counts = index.manifest.first_segment.counts
         assert counts.level_nodes[1] > 150 and counts.level_leaves[1] > 100
         assert (index.search(base, 1, UNLIMITED).ids[:, 0] == np.arange(200)).mean() > 0.95
 

@@ -1,4 +1,4 @@
-"""A tree equals its brute-force twin, and does not depend on the parts it was joined from."""
+"""A tree equals its brute-force twin, and does not depend on the partitions it was joined from."""
 
 from itertools import pairwise
 
@@ -13,7 +13,14 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree.build_kernels import common_labels, hang_levels, level_counts
 from aggtree.engine.tree.code_order import shared_around, sort_codes
-from aggtree.engine.tree.layout import Tree, build_part, build_tree, check_tree, join_parts, tree_shape
+from aggtree.engine.tree.layout import (
+    Tree,
+    build_tree,
+    build_tree_partition,
+    check_tree,
+    join_partitions,
+    tree_shape,
+)
 
 trees = st.tuples(
     st.sampled_from(LAYOUTS), st.integers(1, 120), st.sampled_from([1, 2, 3, 300]), st.integers(0, 50)
@@ -40,7 +47,7 @@ def test_tree_equals_its_twin(case: tuple[tuple[int, ...], int, int, int], setti
     layout = dictionaries.layout
     tree = build_tree(codes, ids, dictionaries, settings_, ranges)
     assert check_tree(tree, layout) == settings_.norm_bytes
-    levels = naive.fill_part(codes, ids, layout, settings_.bucket, settings_.stray)
+    levels = naive.fill_partition(codes, ids, layout, settings_.bucket, settings_.stray)
     nodes = [node for level in levels for node in level]
     assert tree.level_start.tolist() == np.cumsum([0, *(len(level) for level in levels)]).tolist()
     assert tree.first_labels.tolist() == [node.prefix[0] for node in levels[1]]
@@ -88,8 +95,8 @@ def test_any_split_into_parts_joins_to_the_same_bytes(
     layout = dictionaries.layout
     codes, ids = sort_codes(random_codes(words, rows, alphabet, seed), np.arange(rows, dtype=np.uint32))
     ends = [0, *sorted(min(cut, rows) for cut in cuts), rows]
-    parts = [
-        build_part(
+    partitions = [
+        build_tree_partition(
             codes[start:stop],
             ids[start:stop],
             dictionaries,
@@ -99,8 +106,11 @@ def test_any_split_into_parts_joins_to_the_same_bytes(
         )
         for start, stop in pairwise(ends)
     ]
-    whole = build_part(codes, ids, dictionaries, settings_, ranges)
-    assert same(join_parts(parts, layout, settings_, ranges), join_parts([whole], layout, settings_, ranges))
+    whole = build_tree_partition(codes, ids, dictionaries, settings_, ranges)
+    assert same(
+        join_partitions(partitions, layout, settings_, ranges),
+        join_partitions([whole], layout, settings_, ranges),
+    )
 
 
 @pytest.mark.parametrize("words", LAYOUTS)
@@ -137,12 +147,14 @@ def test_wrong_rows_are_refused() -> None:
     bad = {"out of order": [[3, 0], [1, 0]], "no dictionary knows": [[1, 0], [1, 4]]}
     for codes in bad.values():
         with pytest.raises(ValueError, match="row 1 of the sorted codes"):
-            build_part(np.array(codes, np.uint8), ids, dictionaries, TreeParams(), ranges)
+            build_tree_partition(np.array(codes, np.uint8), ids, dictionaries, TreeParams(), ranges)
     with pytest.raises(ValueError, match="codes of 3 bytes"):
-        build_part(np.zeros((2, 3), np.uint8), ids, dictionaries, TreeParams(), ranges)
+        build_tree_partition(np.zeros((2, 3), np.uint8), ids, dictionaries, TreeParams(), ranges)
     with pytest.raises(ValueError, match="norm ranges"):
-        build_part(np.zeros((2, 2), np.uint8), ids, dictionaries, TreeParams(), ranges[1:])
+        build_tree_partition(np.zeros((2, 2), np.uint8), ids, dictionaries, TreeParams(), ranges[1:])
     with pytest.raises(ValueError, match="falling counts"):
-        build_part(np.zeros((2, 2), np.uint8), ids, dictionaries, TreeParams(), ranges, np.array([0, 1, 1]))
+        build_tree_partition(
+            np.zeros((2, 2), np.uint8), ids, dictionaries, TreeParams(), ranges, np.array([0, 1, 1])
+        )
     with pytest.raises(ValueError, match="no rows"):
         build_tree(np.zeros((0, 2), np.uint8), ids[:0], dictionaries, TreeParams(), ranges)

@@ -58,7 +58,7 @@ def figures(index: Path) -> IndexFigures:
 
 def test_what_the_build_took_is_kept(index: Path) -> None:
     with open_index(index) as opened:
-        report = read_report(index, opened.manifest.build)
+        report = read_report(index, opened.manifest.first_segment.build)
     assert report is not None
     assert [stage.name for stage in report.stages] == ["train", "encode", "sort", "build", "stitch"]
     for stage in report.stages:
@@ -90,7 +90,7 @@ def test_figures_of_the_tree_are_those_of_its_arrays(index: Path, figures: Index
     with open_index(index) as opened:
         parts, manifest = opened.bytes_by_part(), opened.manifest
     # The root, and the sentinels of both offsets, belong to no level.
-    offset = np.dtype(manifest.counts.offset_dtype).itemsize
+    offset = np.dtype(manifest.first_segment.counts.offset_dtype).itemsize
     tree = sum(size for name, size in parts.items() if name.startswith("tree/"))
     counted = sum(level.node_bytes + level.leaf_bytes for level in figures.levels)
     assert tree - counted == 1 + 4 + 2 * offset + 2 * offset
@@ -102,7 +102,9 @@ def test_figures_of_the_codes(index: Path, figures: IndexFigures) -> None:
     codes = figures.codes
     assert codes is not None and codes.rows == len(vectors()) and codes.vectors > 1000
     with open_index(index) as opened:
-        stored = CodeStore.open(index / opened.manifest.directory / "codes.zarr").read(0, codes.rows)
+        stored = CodeStore.open(index / opened.manifest.first_segment.directory / "codes.zarr").read(
+            0, codes.rows
+        )
         layout, dictionaries = opened.layout, opened.dictionaries
     np.testing.assert_allclose(
         [part.bits for part in codes.dictionaries],

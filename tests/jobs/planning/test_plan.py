@@ -65,7 +65,7 @@ def test_projected_is_within_allowed_or_refused(
     assert all(stage.projected >= costs.DRIVER_BYTES and stage.tasks >= 1 for stage in plan.stages)
     assert 1 <= plan.workers <= max(1, workers)
     assert travels or plan.mode == "process"
-    assert plan.stage("build").tasks * plan.part_rows >= work.rows
+    assert plan.stage("build").tasks * plan.partition_rows >= work.rows
 
 
 @given(work=workloads, allowed=st.integers(MIB, 64 * GIB), threads=st.integers(1, 500))

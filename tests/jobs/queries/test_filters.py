@@ -60,7 +60,7 @@ def test_filtered_search_equals_its_twin(
         words, rows, 3, 0, bucket=bucket, stray=stray, norm_bytes=size
     )
     mask = np.random.default_rng(rows).random(2 * rows) < share
-    levels = naive.fill_part(codes, ids, dictionaries.layout, bucket, stray)
+    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, stray)
     search = SearchParams(limits=tuple(limits))
     queries = random_queries(3)
     bits = Filter.of_mask(mask).row_bits

@@ -135,7 +135,7 @@ def test_a_built_index_answers_by_its_metric(built: tuple[str, Path]) -> None:
     ids, distances = brute(queries, vectors(), 10, metric)
     with aggtree.open(place / "index") as index:
         assert index.manifest.metric == metric and index.manifest.version == 2
-        assert index.manifest.vectors == str(place / "base.npy")
+        assert index.manifest.first_segment.vectors == str(place / "base.npy")
         answer = index.search(queries, 10, EVERYTHING, rerank=ROWS)
         np.testing.assert_allclose(answer.distances, distances, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(answer.ids[:, 0], ids[:, 0])

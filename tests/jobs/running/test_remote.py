@@ -165,8 +165,8 @@ def test_codes_by_url_on_a_cluster_killed_and_resumed(
     result = build(SOURCE, index, workers=0, **SMALL)  # the place of the codes is remembered
     assert result.rows == ROWS
     same_tree(index, reference)
-    manifest = read_manifest(index)
-    assert manifest.codes is not None and manifest.codes.location == codes
+    segment = read_manifest(index).first_segment
+    assert segment.codes is not None and segment.codes.location == codes
     assert verify_index(index) == []
 
 
@@ -188,8 +188,8 @@ def test_stages_one_by_one_and_codes_that_were_moved(
     files.rm(f"{BUCKET}/first.zarr", recursive=True)
     continue_build(index, "tree", RunOptions(workers=0, codes=second))
     same_tree(index, reference)
-    manifest = read_manifest(index)
-    assert manifest.codes is not None and manifest.codes.location == second
+    segment = read_manifest(index).first_segment
+    assert segment.codes is not None and segment.codes.location == second
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from aggtree.engine.params import TreeParams
 from aggtree.engine.tree.code_order import sort_codes
-from aggtree.engine.tree.layout import Tree, TreePart, build_tree, join_parts
+from aggtree.engine.tree.layout import Tree, TreePartition, build_tree, join_partitions
 from aggtree.jobs.stages.build import BuildTask, build_partition, choose_splits, load_splits, save_splits
 from aggtree.storage.index.dictionary_file import save_dictionaries
-from aggtree.storage.work.partitions import open_part
+from aggtree.storage.work.partitions import open_partition
 from aggtree.storage.work.runs import write_run
 
 PARAMS = TreeParams(bucket=4, stray=2)
@@ -34,26 +34,26 @@ def write_runs(directory: Path, codes: np.ndarray, ids: np.ndarray, counts: list
     return tuple(paths)
 
 
-def built(directory: Path, runs: tuple[Path, ...], words: tuple[int, ...], part_rows: int) -> Tree:
+def built(directory: Path, runs: tuple[Path, ...], words: tuple[int, ...], partition_rows: int) -> Tree:
     """The tree of all runs, by the tasks of the stage."""
     dictionaries, ranges = random_dictionaries(words), whole_ranges(len(words))
     save_dictionaries(directory / "dictionaries", dictionaries, ranges)
-    save_splits(directory / "splits", choose_splits(runs, part_rows), runs, dictionaries.layout)
-    parts = []
+    save_splits(directory / "splits", choose_splits(runs, partition_rows), runs, dictionaries.layout)
+    partitions = []
     for number in range(len(load_splits(directory / "splits")) - 1):
         task = BuildTask(
             number=number,
-            rows=part_rows,
+            rows=partition_rows,
             runs=runs,
             splits=directory / "splits",
             dictionaries=directory / "dictionaries",
             tree=PARAMS,
-            part=directory / f"part-{number}",
+            partition=directory / f"partition-{number}",
         )
-        assert 0 < build_partition(task, lambda _: None)["rows"] <= part_rows
-        with open_part(task.part) as part:
-            parts.append(TreePart(*(np.array(array) for array in part.arrays())))
-    return join_parts(parts, dictionaries.layout, PARAMS, ranges)
+        assert 0 < build_partition(task, lambda _: None)["rows"] <= partition_rows
+        with open_partition(task.partition) as partition:
+            partitions.append(TreePartition(*(np.array(array) for array in partition.arrays())))
+    return join_partitions(partitions, dictionaries.layout, PARAMS, ranges)
 
 
 @settings(deadline=None, max_examples=25)
@@ -61,7 +61,7 @@ def built(directory: Path, runs: tuple[Path, ...], words: tuple[int, ...], part_
     words=st.sampled_from([(3,) * 4, (5,), (300, 4, 3)]),
     counts=st.lists(st.integers(0, 90), min_size=1, max_size=6).filter(lambda counts: sum(counts) > 0),
     alphabet=st.sampled_from([1, 2, 5]),
-    part_rows=st.integers(1, 200),
+    partition_rows=st.integers(1, 200),
     wide_ids=st.booleans(),
 )
 def test_parts_of_runs_join_to_the_tree(
@@ -69,13 +69,13 @@ def test_parts_of_runs_join_to_the_tree(
     words: tuple[int, ...],
     counts: list[int],
     alphabet: int,
-    part_rows: int,
+    partition_rows: int,
     wide_ids: bool,
 ) -> None:
     directory = tmp_path_factory.mktemp("runs")
     codes = random_codes(words, sum(counts), alphabet)
     ids = np.arange(len(codes), dtype=np.uint64 if wide_ids else np.uint32)
-    tree = built(directory, write_runs(directory, codes, ids, counts), words, part_rows)
+    tree = built(directory, write_runs(directory, codes, ids, counts), words, partition_rows)
     whole = build_tree(codes, ids, random_dictionaries(words), PARAMS, whole_ranges(len(words)))
     assert all(np.array_equal(a, b) for a, b in zip(tree, whole, strict=True))
 

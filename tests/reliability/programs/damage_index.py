@@ -24,8 +24,9 @@ from aggtree.engine.params import SearchParams
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST
-from aggtree.storage.index.manifest import Manifest, commit_manifest, read_manifest
+from aggtree.storage.index.manifest import commit_manifest, read_manifest
 from aggtree.storage.index.reader import open_index
+from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.index.writer import file_record
 from aggtree.storage.verify.index import verify_index
 
@@ -57,7 +58,7 @@ def cuts(index: Path) -> Iterator[Damage]:
 
 def lies(index: Path, count: int, random: np.random.Generator) -> Iterator[Damage]:
     manifest = read_manifest(index)
-    left_out = [f"/{CODES}/", *([f"/{DICTIONARIES}"] if manifest.segments else [])]
+    left_out = [f"/{CODES}/", *([f"/{DICTIONARIES}"] if manifest.appended_segments else [])]
     records = [record for record in manifest.all_files if not any(name in record.path for name in left_out)]
     for number in range(count):
         record = records[number % len(records)]
@@ -74,12 +75,12 @@ def with_matching_checksums(index: Path, name: str) -> None:
     def fresh(record: FileRecord) -> FileRecord:
         return replace(record, blocks=file_record(index, name).blocks) if record.path == name else record
 
-    def renewed(part: Manifest) -> Manifest:
-        return replace(part, files=tuple(fresh(record) for record in part.files))
+    def renewed(segment: SegmentManifest) -> SegmentManifest:
+        return replace(segment, files=tuple(fresh(record) for record in segment.files))
 
     live = manifest.live and replace(manifest.live, file=fresh(manifest.live.file))
-    segments = tuple(renewed(part) for part in manifest.segments)
-    commit_manifest(index, replace(renewed(manifest), segments=segments, live=live))
+    segments = tuple(renewed(segment) for segment in manifest.segments)
+    commit_manifest(index, replace(manifest, segments=segments, live=live))
 
 
 def search(index: Path, random: np.random.Generator) -> str:

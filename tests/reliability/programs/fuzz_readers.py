@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.small_index import make_index, make_sample, write_parts
+from helpers.small_index import make_index, make_sample, write_partitions
 from helpers.source_files import (
     FLAT,
     bin_bytes,
@@ -33,7 +33,7 @@ from aggtree.storage.sources.base import open_source, read_ground_truth
 from aggtree.storage.sources.formats.vecs import write_vecs
 from aggtree.storage.work.job_record import start_job, unfinished_jobs
 from aggtree.storage.work.lock import BuildLock, Owner
-from aggtree.storage.work.partitions import open_part
+from aggtree.storage.work.partitions import open_partition
 from aggtree.storage.work.runs import open_run, write_run
 
 HEADER = 16
@@ -102,10 +102,10 @@ def read_run(path: Path) -> None:
         run.check()
 
 
-def read_part(path: Path) -> None:
-    with open_part(path) as part:
-        part.arrays()
-        part.check()
+def read_partition(path: Path) -> None:
+    with open_partition(path) as partition:
+        partition.arrays()
+        partition.check()
 
 
 def read_codes(path: Path) -> None:
@@ -161,9 +161,9 @@ def _own_files(directory: Path) -> dict[str, Kind]:
     save_dictionaries(directory / "dictionaries", sample.dictionaries, sample.norm_ranges)
     save_state(directory / "state", {"a": np.arange(9.0), "b": np.array([3])})
     write_run(directory / "run", sample.codes, np.arange(60, dtype=np.uint32))
-    (part,) = write_parts(directory / "parts", sample, 1)
+    (partition,) = write_partitions(directory / "partitions", sample, 1)
     make_index(directory / "i", sample)
-    codes = directory / "i" / read_manifest(directory / "i").directory / "codes.zarr"
+    codes = directory / "i" / read_manifest(directory / "i").first_segment.directory / "codes.zarr"
     job = start_job(directory / "jobs", {"a": 1}, {"rows": 5})
     job.record_done("encode", 3, {"rows": 5})
     (directory / "locked").mkdir()
@@ -172,7 +172,7 @@ def _own_files(directory: Path) -> dict[str, Kind]:
         "dictionaries": Kind(directory / "dictionaries", load_dictionaries, resealed_array_file),
         "state": Kind(directory / "state", load_state, resealed_array_file),
         "run": Kind(directory / "run", read_run, resealed_array_file),
-        "part": Kind(part, read_part, resealed_array_file),
+        "partition": Kind(partition, read_partition, resealed_array_file),
         "manifest": Kind(
             directory / "i" / MANIFEST, lambda path: read_manifest(path.parent), resealed_record, speed=5
         ),
@@ -230,7 +230,7 @@ def make_kinds(directory: Path) -> dict[str, Kind]:
 
 
 KINDS = (
-    *("dictionaries", "state", "run", "part", "manifest", "job", "partition record", "lock"),
+    *("dictionaries", "state", "run", "partition", "manifest", "job", "partition record", "lock"),
     *(
         "code store metadata",
         "code shard",

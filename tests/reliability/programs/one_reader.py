@@ -36,9 +36,9 @@ def read(path: str, expected_path: str, stop: str) -> dict[str, int]:
     while not Path(stop).exists():
         try:
             with open_index(path) as index:
-                wrong = answer(index) != expected[index.manifest.build]
-                builds.add(index.manifest.build)
-            wrong += answer(kept) != expected[kept.manifest.build]
+                wrong = answer(index) != expected[index.manifest.first_segment.build]
+                builds.add(index.manifest.first_segment.build)
+            wrong += answer(kept) != expected[kept.manifest.first_segment.build]
             counts["answers"] += 2
             counts["wrong answers"] += wrong
             rounds += 1
