@@ -32,8 +32,9 @@ from aggtree.storage.errors import BuildMismatchError, IndexFormatError, SourceE
 from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.live_rows import kept_bits
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
+from aggtree.storage.index.opened.segments import map_own_ids
 from aggtree.storage.index.own_ids import KnownIds, OwnIds
-from aggtree.storage.index.reader import map_own_ids, open_index
+from aggtree.storage.index.reader import open_index
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import read_bits
 from aggtree.storage.sources.array import ArraySource

@@ -33,8 +33,8 @@ from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import OWN_IDS
 from aggtree.storage.index.live_rows import kept_bits
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
+from aggtree.storage.index.opened.segments import map_own_ids
 from aggtree.storage.index.own_ids import OwnIds
-from aggtree.storage.index.reader import map_own_ids
 from aggtree.storage.row_bits import read_bits
 from aggtree.storage.work.job_record import JobRecord, finish_job, start_job, unfinished_jobs
 

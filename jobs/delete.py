@@ -14,9 +14,9 @@ from aggtree.storage.atomic import explained
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.live_rows import live_bits, tree_bits, write_live
 from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_manifest
+from aggtree.storage.index.opened.row_sets import make_filter
+from aggtree.storage.index.opened.segments import map_own_ids
 from aggtree.storage.index.own_ids import OwnIds
-from aggtree.storage.index.reader import map_own_ids
-from aggtree.storage.queries.filtered_search import make_filter
 from aggtree.storage.work.job_record import remove_old_live
 from aggtree.storage.work.lock import BuildLock
 

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.params import SearchParams
+from aggtree.engine.search.ranges import RangeAnswer
+from aggtree.engine.search.request import SearchRequest, chosen_params
 from aggtree.engine.search.searcher import Answer
 from aggtree.storage.atomic import write_bytes
 from aggtree.storage.errors import SourceError
+from aggtree.storage.index.opened.row_sets import Within
 from aggtree.storage.index.reader import Index
-from aggtree.storage.queries.filtered_search import Within
-from aggtree.storage.queries.range_search import RangeAnswer
 from aggtree.storage.sources.base import VectorSource, open_source, read_ground_truth
 from aggtree.storage.sources.formats.vecs import write_vecs
 
@@ -84,29 +85,36 @@ def run_queries(
     params: SearchParams | None = None,
     rerank: int = 0,
     within: Within | None = None,
+    recall: float | None = None,
+    time_ms: float | None = None,
     threads: int = 1,
     truth: NDArray[np.int64] | None = None,
 ) -> tuple[Answer, SearchReport]:
-    """Answer all queries in one call and some one by one; compare with the ground truth if there is one."""
-    params = params if params is not None and params.limits else index.searcher.default_params
+    """Answer all queries in one call and some one by one; compare with the ground truth if there is one.
+
+    The options are those of `Index.search`.
+    """
+    request = index.tuned(
+        SearchRequest(k=k, params=params, rerank=rerank, recall=recall, time_ms=time_ms, threads=threads)
+    )
+    chosen, rerank = chosen_params(request.params, index.params), request.rerank
     allowed = None if within is None else index.filter(within)
-    index.search(
-        queries[:1], k, params, rerank=rerank, within=allowed
-    )  # compiled and warm before the clock runs
+    # Compiled and warm before the clock runs.
+    index.search(queries[:1], k, chosen, rerank=rerank, within=allowed)
     singles = []
     for query in queries[:MAX_SINGLE_QUERIES]:
         began = time.perf_counter()
-        index.search(query, k, params, rerank=rerank, within=allowed)
+        index.search(query, k, chosen, rerank=rerank, within=allowed)
         singles.append(time.perf_counter() - began)
     began = time.perf_counter()
-    answer, counts = index.search_with_counts(queries, k, params, threads, rerank=rerank, within=allowed)
+    answer, counts = index.search_with_counts(queries, k, chosen, threads, rerank=rerank, within=allowed)
     batch = (time.perf_counter() - began) / len(queries)
     p50, p99 = np.percentile(singles, (50, 99)) * 1000
     return answer, SearchReport(
         queries=len(queries),
         k=k,
-        limits=params.limits,
-        reach=params.reach if params.reach < math.inf else None,
+        limits=chosen.limits,
+        reach=chosen.reach if chosen.reach < math.inf else None,
         threads=threads,
         recall={} if truth is None else recall_at(answer.ids, truth),
         p50=float(p50),

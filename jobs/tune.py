@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search.filters import Filter
+from aggtree.engine.search.tuned import TunedPoint, pareto
 from aggtree.jobs.exact import exact_neighbours
 from aggtree.jobs.running.progress import Progress
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.live_rows import kept_bits
 from aggtree.storage.index.reader import Index
-from aggtree.storage.index.tuning import TunedPoint, pareto
 
 STEPS = range(-6, 9)
 """First limits are the default times these powers of √2; how far nodes may be follows."""
@@ -90,7 +90,7 @@ def _exact(
         threads=means.threads,
         allowed=means.allowed,
         progress=means.progress,
-        metric=index.manifest.metric,
+        metric=index.metric,
         kept=kept,
     )
     return found
@@ -115,7 +115,7 @@ def without(found: NDArray[np.int64], own: NDArray[np.int64], k: int) -> NDArray
 def grid(index: Index) -> list[SearchParams]:
     """Parameters to try: around the default ones, as far as the tree has nodes."""
     nodes = index.searcher.level_nodes
-    default = index.searcher.default_params
+    default = index.params
     efforts = [default.scaled(2 ** (step / 2)) for step in STEPS]
     # Beyond all nodes of level 1 only the reach is still different, and of no use.
     largest = int(nodes[1])

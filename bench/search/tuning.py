@@ -22,6 +22,7 @@ from aggtree.jobs.cli.tune_command import default_sample
 from aggtree.jobs.running.progress import Progress, make_progress
 from aggtree.jobs.search import share_found
 from aggtree.jobs.tune import Means, Questions, sampled_questions, tune, without
+from aggtree.storage.index.tuning import point_to_json
 from aggtree.storage.sources.base import read_ground_truth
 from bench import record
 from bench.data.data_sets import read_vectors
@@ -94,7 +95,7 @@ def held_out(index: aggtree.Index, k: int, asked: Questions, other: Questions, b
             {
                 "k": k,
                 "target": target,
-                **point.to_json(),
+                **point_to_json(point),
                 "held_out_recall": share_found(ids, other.truth[:, :k]),
                 "held_out_ms": single_ms(index, other.queries, k, target),
                 "tuning_seconds": seconds,

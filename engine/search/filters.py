@@ -1,23 +1,16 @@
-"""A set of rows that answers must come from, and how far a search must look for them."""
+"""A set of rows that answers must come from, and how much wider a search must look for them."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from aggtree.engine.params import SearchParams
 from aggtree.engine.scan.filter_kernels import RowBits
 
 WIDENING = 0.25
-LOOK_FURTHER = 4
-"""How much wider the limits are for queries that found too little."""
-
-Search = Callable[[NDArray[Any], SearchParams], tuple[Any, Any]]
-"""Answer and counts of some queries with some limits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,29 +84,3 @@ def widened(params: SearchParams, factor: float) -> SearchParams:
     """The parameters with all limits, and how far they reach, times a factor; no limit stays none."""
     limits = tuple(math.ceil(limit * factor) for limit in params.limits)
     return SearchParams(limits=limits, reach=1 + (params.reach - 1) * factor)
-
-
-def look_further(
-    search: Search,
-    queries: ArrayLike,
-    found: tuple[Any, Any],
-    params: SearchParams,
-    enough: int,
-    largest: int,
-) -> None:
-    """Search again, further each time, for queries that found fewer than `enough`; changes `found` in place.
-
-    found : answer and counts of all queries with `params`. largest : nodes of the largest level; limits that
-    reach it leave nothing to look at.
-    """
-    (ids, distances), counts = found
-    block = np.asarray(queries)
-    block = block[None, :] if block.ndim == 1 else block
-    short = np.flatnonzero(ids[:, enough - 1] < 0)
-    while len(short) and any(0 < limit < largest for limit in params.limits):
-        params = replace(widened(params, LOOK_FURTHER), reach=math.inf)
-        again, more = search(block[short], params)
-        ids[short], distances[short] = again
-        counts.nodes[short] += more.nodes
-        counts.leaves[short] += more.leaves
-        short = short[again.ids[:, enough - 1] < 0]

@@ -9,7 +9,7 @@ such vectors is twice 1 - cos. The distance returned is 1 - cos.
 """
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from aggtree.engine.tree.layout import Tree
 
 class InnerProductSearcher(Searcher):
     """Answers queries by their inner product with the reconstructions."""
+
+    _bounded: ClassVar[bool] = False
 
     def __init__(self, tree: Tree, dictionaries: Dictionaries, **grouping: Any) -> None:
         super().__init__(tree, dictionaries, **grouping)
@@ -65,11 +67,14 @@ class InnerProductSearcher(Searcher):
         squares = np.einsum("ij,ij->i", queries, queries, dtype=np.float64).astype(np.float32)
         found = ids >= 0
         products = (squares + self._base)[:, None] - np.where(found, distances, 0).astype(np.float64)
-        return Answer(ids, np.where(found, -lengths[:, None] * products / 2, np.inf).astype(np.float32))
+        with np.errstate(over="ignore"):  # a product that float32 cannot hold is as near as can be
+            return Answer(ids, np.where(found, -lengths[:, None] * products / 2, np.inf).astype(np.float32))
 
 
 class CosineSearcher(Searcher):
     """Answers queries by their angle with reconstructions of vectors of length 1."""
+
+    _bounded: ClassVar[bool] = False
 
     def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
         lengths = scale_to_length_1(queries)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,9 +33,10 @@ from aggtree.engine.scan.first_level_kernels import LEAST, FirstScratch
 from aggtree.engine.scan.leaf_kernels import LeafParts
 from aggtree.engine.scan.search_plan import LABELS, SCORED, Scratch, SearchPlan
 from aggtree.engine.scan.sieve import empty_sieve, sieve_index
-from aggtree.engine.scan.table_kernels import DIMENSION_STEP, FEW, LookUpWords, look_up_tables
+from aggtree.engine.scan.table_kernels import DIMENSION_STEP, LookUpWords, look_up_tables
 from aggtree.engine.scan.top_k_kernels import Best
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
+from aggtree.engine.search.request import check_queries, chosen_params, default_search
 from aggtree.engine.search.search_kernels import search_tree
 from aggtree.engine.simd.intrinsics import compiled_entry
 from aggtree.engine.simd.product_instructions import TILE_ROWS
@@ -52,8 +53,6 @@ MAX_LEVEL_NODES = 2**32
 ROOM = 8192
 # Different limits and k whose scratch memory is kept.
 MAX_PLANS = 8
-# Of nodes of level 1 behind a wide first dictionary.
-REACH = 1.27
 
 
 class SearchCounts(NamedTuple):
@@ -73,21 +72,6 @@ class Answer(NamedTuple):
     distances: NDArray[np.float32]
 
 
-def default_search(first_words: int) -> SearchParams:
-    """Parameters for a tree behind a first dictionary of so many words.
-
-    They follow the words and not the leaves: with more leaves below the same words the nearest neighbour is
-    nearer, and found in no more of them. R@100 on half a million real SIFT vectors behind 1024 words is .978
-    with 64 nodes of level 1 within reach, of which 25 are left; on a hundred million generated ones behind
-    65,536 words, .906 with 100, of which 49 are left, and at most .95. Without a reach that takes 37 and 75.
-    Widths in between are interpolated. Behind a narrow first dictionary the second level does the work.
-    """
-    if first_words <= LABELS:
-        return SearchParams(limits=(32, 512))
-    first, below = round(64 * (first_words / 1024) ** (1 / 9)), 1024 if first_words < 32_768 else 512
-    return SearchParams(limits=(max(48, first), below), reach=REACH)
-
-
 class Searcher:
     """Answers queries from a tree and the dictionaries it was built with.
 
@@ -96,6 +80,9 @@ class Searcher:
     groups : of this tree's level-1 nodes, if they were made before
     sieve : whether to sieve leaves before they are scored where the processor can; no answer depends on it
     """
+
+    _bounded: ClassVar[bool] = True
+    """Whether the length of a query enters its distances, so that a very long one would overflow them."""
 
     def __init__(
         self,
@@ -163,14 +150,14 @@ class Searcher:
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored.
 
-        within : which ids may be answers; see `filter.Filter`
+        within : which ids may be answers; see `filters.Filter`
         """
-        block, count = check_queries(queries, self.dictionaries.dimension, k)
+        if k < 1:
+            raise ValueError(f"k {k}: expected 1 or more")
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
-        lengths = self._scale(block[:count, : self.dictionaries.dimension])
-        chosen = params if params is not None and params.limits else self.default_params
-        plan, spare = self._plans.get((chosen, k)) or self._make_plan(chosen, k)
+        block, count, lengths = self.prepared(queries)
+        plan, spare = self._plan(chosen_params(params, self.default_params), min(k, self.leaves))
         ids = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         visits = np.empty((count, 2), np.int64)
@@ -201,6 +188,15 @@ class Searcher:
             ids, distances, visits = ids[places], distances[places], visits[places]
         units = block[:count, : self.dictionaries.dimension]
         return self._finish(Answer(ids, distances), units, lengths), SearchCounts(visits[:, 0], visits[:, 1])
+
+    def prepared(self, queries: ArrayLike) -> tuple[NDArray[np.float32], int, NDArray[np.float64] | None]:
+        """Queries as the kernel takes them, how many there are, and what `_finish` needs of them.
+
+        ValueError for queries that cannot be answered, with the reason.
+        """
+        dimension = self.dictionaries.dimension
+        block, count = check_queries(queries, dimension, bounded=self._bounded)
+        return block, count, self._scale(block[:count, :dimension])
 
     def _near_each_other(
         self, block: NDArray[np.float32], count: int
@@ -253,7 +249,10 @@ class Searcher:
         visits: NDArray[np.int64],
     ) -> None:
         """Answer queries on this thread, with scratch memory that no other thread uses meanwhile."""
-        scratch = spare.pop() if spare else _make_scratch(plan, self._words)
+        try:
+            scratch = spare.pop()
+        except IndexError:  # between a look at the list and the pop another thread might take the last
+            scratch = _make_scratch(plan, self._words)
         arguments = (self._scored, plan, self._words, queries, scratch, within, ids, distances, visits)
         entry = self._entries.get(within is None)
         if entry is None:
@@ -261,31 +260,39 @@ class Searcher:
         entry(*arguments)
         spare.append(scratch)
 
-    def _make_plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[Scratch]]:
-        """What calls with these parameters and k share, and their spare scratch memory."""
+    def _plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[Scratch]]:
+        """What calls with these parameters and k share, and their spare scratch memory.
+
+        Another thread may clear the cache at any time: what is returned was never looked up again.
+        """
+        known = self._plans.get((params, k))
+        if known is None:
+            known = self._make_plan(params, k), []
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[params, k] = known
+        return known
+
+    def _make_plan(self, params: SearchParams, k: int) -> SearchPlan:
         wanted = np.array(params.per_level(self.dictionaries.layout.levels), np.int64)
         there = np.maximum(np.diff(self.tree.level_start)[1:], 1)
         kept = np.where(wanted == 0, there, np.minimum(wanted, there))
         # An exact cut leaves `kept`, a cut while filling up to a quarter more: there must be room to go on,
         # and with room for all children of as many nodes as are usually kept, they are cut once.
-        plan = SearchPlan(
+        return SearchPlan(
             limits=kept,
             reach=np.float32(params.reach),
             room=2 * kept + ROOM,
             record_sizes=self._sizes,
             norm_bytes=self.norm_bytes,
             first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
-            k=min(k, len(self.tree.ids)),
+            k=k,
             first=self._first,
             probes=group_probes(self._first, int(kept[0]), params.reach),
             group_reach=np.float32(group_reach(self._first, int(kept[0]), params.reach)),
             sieved=self._sieved,
             sieve_index=sieve_index(self._sizes),
         )
-        if len(self._plans) >= MAX_PLANS:
-            self._plans.clear()
-        self._plans[params, k] = plan, []
-        return self._plans[params, k]
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -349,30 +356,3 @@ def _first_scratch(plan: SearchPlan, block: int) -> FirstScratch:
 
 def _empty_list(room: int) -> Best:
     return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
-
-
-def check_queries(queries: ArrayLike, dimension: int, k: int) -> tuple[NDArray[np.float32], int]:
-    """Queries as float32, filled up to whole tiles, and how many there are; ValueError says what is wrong."""
-    block = np.asarray(queries)
-    if k < 1:
-        raise ValueError(f"k {k}: expected 1 or more")
-    if block.dtype.kind not in "uif":
-        raise ValueError(f"queries of type {block.dtype}: expected integers or floats")
-    if block.ndim == 1:
-        block = block[None, :]
-    if block.ndim != 2 or block.shape[1] != dimension:
-        raise ValueError(f"queries of shape {np.shape(queries)}: expected ({dimension},) or (q, {dimension})")
-    count = len(block)
-    if count == 0:
-        raise ValueError("no queries: expected at least one row")
-    rows = count if count <= FEW else padded(count, TILE_ROWS)
-    floats = np.zeros((rows, padded(dimension, DIMENSION_STEP)), np.float32)
-    if block.dtype.kind == "f" and block.dtype.itemsize > floats.itemsize:
-        with np.errstate(over="ignore"):
-            floats[:count, :dimension] = block
-    else:
-        floats[:count, :dimension] = block
-    if block.dtype.kind == "f" and not np.isfinite(floats).all():
-        row = int(np.flatnonzero(~np.isfinite(floats).all(axis=1))[0])
-        raise ValueError(f"query {row} holds NaN, infinity or a number too large for float32")
-    return floats, count

@@ -1,13 +1,11 @@
-"""Several trees searched as one: the segments of an index that has grown, and rows that were deleted.
+"""Several trees searched as one: the segments of an index that has grown.
 
 Each tree is searched with the limits of the whole, so a query looks into the same cells as it would in one
-tree of all rows; the nearest of all answers are the answer. Rows that are no longer there are passed over by
-the kernel, at the price of a look at one bit for each leaf that is near enough to be an answer.
+tree of all rows; the nearest of all answers are the answer.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.params import SearchParams
 from aggtree.engine.scan.filter_kernels import RowBits
-from aggtree.engine.search.filters import look_further, row_bits
+from aggtree.engine.search.request import chosen_params
 from aggtree.engine.search.searcher import Answer, SearchCounts, Searcher
 from aggtree.engine.search.segment_kernels import merge_answers
 from aggtree.engine.tree.layout import Tree
@@ -34,14 +32,10 @@ class Segment:
 
 
 class SegmentedSearcher:
-    """Answers queries from all segments, as a `Searcher` does from one tree; ids are rows of the index.
+    """Answers queries from all segments, as a `Searcher` does from one tree; ids are rows of the index."""
 
-    live : bits of the rows that were not deleted; None when none was.
-    """
-
-    def __init__(self, segments: Sequence[Segment], live: NDArray[np.uint8] | None = None) -> None:
+    def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
-        self._live = None if live is None else row_bits(live)
 
     @property
     def dictionaries(self) -> Dictionaries:
@@ -57,6 +51,10 @@ class SegmentedSearcher:
     def leaves(self) -> int:
         """How many vectors the trees hold, deleted ones too."""
         return sum(segment.searcher.leaves for segment in self.segments)
+
+    def prepared(self, queries: ArrayLike) -> tuple[NDArray[np.float32], int, NDArray[np.float64] | None]:
+        """Queries as each segment takes them; see `Searcher.prepared`."""
+        return self.segments[0].searcher.prepared(queries)
 
     @property
     def level_nodes(self) -> NDArray[np.int64]:
@@ -86,36 +84,13 @@ class SegmentedSearcher:
     ) -> tuple[Answer, SearchCounts]:
         """The same, and how many nodes and leaves each query scored.
 
-        within : which rows may be answers; without it, all that are there. Queries near deleted rows, which
-            find fewer than k, look further.
+        within : which rows may be answers; see `filters.Filter`
         """
-        chosen = params if params is not None and params.limits else self.default_params
-        if within is not None or self._live is None:
-            return self._search(queries, k, chosen, threads, within)
-        live = self._live
-        found = self._search(queries, k, chosen, threads, live)
-        if (found[0].ids[:, -1] < 0).any() and self._live_rows:
-
-            def again(block: NDArray[Any], wider: SearchParams) -> tuple[Answer, SearchCounts]:
-                return self._search(block, k, wider, threads, live)
-
-            enough = min(k, self._live_rows)
-            look_further(again, queries, found, chosen, enough, int(self.level_nodes.max()))
-        return found
-
-    @cached_property
-    def _live_rows(self) -> int:
-        """Rows whose bit says that they were not deleted."""
-        return 0 if self._live is None else int(np.bitwise_count(self._live.bits).sum(dtype=np.int64))
-
-    def _search(
-        self, queries: ArrayLike, k: int, params: SearchParams, threads: int, within: RowBits | None
-    ) -> tuple[Answer, SearchCounts]:
-        """The nearest allowed rows that the trees find with these limits."""
+        chosen = chosen_params(params, self.default_params)
         ids, distances, nodes, leaves = [], [], [], []
         for segment in self.segments:
             bits = None if within is None else _shifted(within, segment.first_row)
-            found, counts = segment.searcher.search_with_counts(queries, k, params, threads, bits)
+            found, counts = segment.searcher.search_with_counts(queries, k, chosen, threads, bits)
             ids.append(_in_index(found.ids, segment.first_row))
             distances.append(found.distances)
             nodes.append(counts.nodes)
@@ -127,7 +102,6 @@ class SegmentedSearcher:
 
     def allowed_vectors(self, within: RowBits, count: int) -> Vectors:
         """All rows that are allowed, at most `count`; see `Searcher.allowed_vectors`."""
-
         return self._joined(
             lambda segment: segment.searcher.allowed_vectors(_shifted(within, segment.first_row), count)
         )

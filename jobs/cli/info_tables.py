@@ -3,12 +3,13 @@
 import click
 import numpy as np
 
+from aggtree.engine.search.tuned import TunedPoint
 from aggtree.jobs.cli.tables import format_words, print_json, print_table
 from aggtree.storage.index.live_rows import live_bits
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.reader import Index
 from aggtree.storage.index.segment_manifest import SegmentManifest
-from aggtree.storage.index.tuning import TunedPoint, read_tuning
+from aggtree.storage.index.tuning import read_tuning
 from aggtree.storage.row_bits import unpacked
 
 

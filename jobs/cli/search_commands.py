@@ -135,16 +135,15 @@ def _answer_nearest(opened: "Index", block: "NDArray[Any]", asked: Asked) -> Non
     from aggtree.jobs.cli import tables as reports
 
     truth = search_job.load_truth(asked.ground_truth, len(block)) if asked.ground_truth else None
-    params, candidates = asked.params, asked.rerank or 0
-    if asked.recall is not None or asked.time_ms is not None:
-        params, candidates = opened.tuned(asked.k, params, candidates, asked.recall, asked.time_ms)
     answer, report = search_job.run_queries(
         opened,
         block,
         k=asked.k,
-        params=params,
-        rerank=candidates,
+        params=asked.params,
+        rerank=asked.rerank or 0,
         within=asked.within,
+        recall=asked.recall,
+        time_ms=asked.time_ms,
         threads=asked.threads,
         truth=truth,
     )

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
+from aggtree.engine.search.ranges import RangeAnswer
 from aggtree.jobs.planning.estimate import BuildPlan
 from aggtree.jobs.running.job_run import BuildResult
 from aggtree.jobs.running.memory import format_size
 from aggtree.jobs.running.progress import format_time
 from aggtree.jobs.search import SearchReport
-from aggtree.storage.queries.range_search import RangeAnswer
 from aggtree.storage.verify.index import Damage
 
 

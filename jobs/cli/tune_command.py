@@ -13,7 +13,7 @@ from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggtree.storage.index.tuning import TunedPoint
+    from aggtree.engine.search.tuned import TunedPoint
 
 WIDTH, HEIGHT = 64, 14
 
@@ -101,9 +101,10 @@ def show_points(index: Path, k: int, points: "Sequence[TunedPoint]", *, as_json:
     from math import inf
 
     from aggtree.jobs.cli.tables import print_table
+    from aggtree.storage.index.tuning import point_to_json
 
     if as_json:
-        click.echo(json.dumps({"event": "result", "k": k, "points": [point.to_json() for point in points]}))
+        click.echo(json.dumps({"event": "result", "k": k, "points": [*map(point_to_json, points)]}))
         return
     print_table(
         f"{index}: k {k}",

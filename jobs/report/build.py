@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from aggtree.engine.search.tuned import TunedPoint
 from aggtree.jobs.report.charts import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Axis, Canvas, LineChart, Series
 from aggtree.jobs.report.figures import IndexFigures
 from aggtree.jobs.report.html import Figure, Section, Table
 from aggtree.jobs.running.memory import format_size
 from aggtree.jobs.running.progress import format_time
 from aggtree.storage.index.build_report import BuildReport, StageFigures
-from aggtree.storage.index.tuning import TunedPoint
 
 
 def build_section(figures: IndexFigures) -> Section:

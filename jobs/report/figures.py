@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.search.segments import SegmentedSearcher
+from aggtree.engine.search.tuned import TunedPoint
 from aggtree.engine.training.information import entropy
 from aggtree.engine.tree.layout import Tree
 from aggtree.storage.errors import AggtreeError, SourceError
@@ -21,7 +22,6 @@ from aggtree.storage.index.build_report import BuildReport, read_report
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.format import TreeCounts
 from aggtree.storage.index.reader import Index
-from aggtree.storage.index.tuning import TunedPoint
 from aggtree.storage.sources.unit_rows import metric_source
 
 T = TypeVar("T")

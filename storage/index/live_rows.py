@@ -15,7 +15,7 @@ from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import FileRecord, LiveRows, check_files
 from aggtree.storage.index.format import LIVE_PREFIX
 from aggtree.storage.index.manifest import IndexManifest
-from aggtree.storage.index.reader import OpenSegment
+from aggtree.storage.index.opened.segments import OpenSegment
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import clear_missing, deleted_rows, extended, seen_bits
 

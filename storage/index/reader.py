@@ -1,163 +1,290 @@
 """An index as a query process sees it: mapped read-only, opened in milliseconds whatever its size.
 
-Opening compares the manifest's checksum, the names, sizes, dtypes and counts of all files a query
-needs, and the labels of the first level. The data behind them is not read; the search kernels cut
-every range they read to the arrays, so damaged data gives wrong answers and never a crash, and
-`verify` finds it. Any number of processes share one copy in the system's page cache.
+Any number of processes share one copy in the system's page cache. An `Index` holds one `Snapshot`, the
+state of the index when it was opened or last refreshed; every call takes it once and keeps to it.
 """
 
-import mmap
 import os
-from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
-from aggtree.engine.search.metrics import make_searcher
-from aggtree.engine.search.searcher import Searcher
-from aggtree.engine.search.segments import Segment, SegmentedSearcher
-from aggtree.engine.tree.layout import Tree, norm_steps
+from aggtree.engine.params import Metric, SearchParams
+from aggtree.engine.search.filters import Filter
+from aggtree.engine.search.ranges import RangeAnswer
+from aggtree.engine.search.request import SearchRequest
+from aggtree.engine.search.searcher import Answer, SearchCounts
+from aggtree.engine.search.segments import AnySearcher
+from aggtree.engine.search.tuned import TunedPoint, Tuning
+from aggtree.engine.tree.layout import Tree
 from aggtree.storage.atomic import explained
 from aggtree.storage.errors import DiskError, IndexFormatError
-from aggtree.storage.index.dictionary_file import load_dictionaries
-from aggtree.storage.index.file_record import FileRecord, check_files
-from aggtree.storage.index.first_groups import groups_record, load_first_groups
-from aggtree.storage.index.format import ARRAYS, CODES, DICTIONARIES, FIRST_GROUPS, OWN_IDS, TREE
+from aggtree.storage.index.format import MANIFEST
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
+from aggtree.storage.index.opened.description import bytes_by_part, format_words, html_table, index_facts
+from aggtree.storage.index.opened.memory_maps import warm
+from aggtree.storage.index.opened.row_sets import Within
+from aggtree.storage.index.opened.snapshot import Snapshot
+from aggtree.storage.index.opened.vectors import IndexVectors, LazyVectors, Vectors
 from aggtree.storage.index.own_ids import OwnIds
-from aggtree.storage.index.segment_manifest import SegmentManifest
-from aggtree.storage.queries.index_search import IndexSearch
-from aggtree.storage.queries.index_vectors import Vectors
+from aggtree.storage.index.tuning import read_tuning, write_tuning
 
 OPEN_ATTEMPTS = 20
-LIVE = "live"
-POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, which Python's mmap does not name."""
+
+Stamp = tuple[int, int, int, int]
+"""What tells one manifest file from the next without reading it."""
 
 
-class OpenSegment:
-    """The files of one segment that a query needs, mapped read-only.
-
-    own_ids : (source_rows,) int64, the user's id of each of its rows, or None.
-    """
-
-    def __init__(self, path: Path, segment: SegmentManifest) -> None:
-        wanted = [segment.file(DICTIONARIES), *(segment.tree_file(spec.name) for spec in ARRAYS)]
-        check_files(path, [*wanted, *([segment.file(OWN_IDS)] if segment.own_ids else [])])
-        self.maps: list[mmap.mmap] = []
-        self.own_ids: NDArray[np.int64] | None = None
-        if segment.own_ids:
-            self.own_ids = map_own_ids(path, segment, self.maps)
-        arrays = {record.path.rpartition("/")[2]: map_array(path, record, self.maps) for record in wanted[1:]}
-        dictionaries, norm_ranges = _load_dictionaries(path, segment)
-        self.searcher = _searcher(path, segment, arrays, dictionaries, norm_ranges)
-
-    @property
-    def tree(self) -> Tree:
-        """The tree's arrays, read-only."""
-        return self.searcher.tree
-
-
-class Index(IndexSearch):
+class Index:
     """An open index. It may be searched from several threads; parameters belong to a call, never to it.
 
-    vectors : where the vectors are that it was built from, if not where they were; looked at now if given,
-        otherwise when a search first needs them.
+    It stays what it was when it was opened until `refresh` takes up a newer commit. Pickling it, or sending
+    it to another process, sends its path: the other side opens the index there.
     """
 
-    def __init__(self, path: Path, manifest: IndexManifest, vectors: Vectors | None = None) -> None:
-        super().__init__(path, manifest, vectors)
-        segments = [OpenSegment(path, segment) for segment in manifest.segments]
-        self._maps = [pages for segment in segments for pages in segment.maps]
-        if manifest.live:
-            check_files(path, [manifest.live.file])
-            record = replace(manifest.live.file, dtype="|u1", length=manifest.live.file.bytes)
-            self._live = map_array(path, record, self._maps)
-        own_ids = [segment.own_ids for segment in segments if segment.own_ids is not None]
-        self.own_ids = OwnIds(own_ids) if own_ids else None
-        if sum(len(pages) for pages in self._maps) > _physical_memory() // 2:
-            # Reading ahead warms a tree that fits into memory within some queries. Of a larger one it
-            # would fetch a hundred times what a query asks for, and push out what others need.
-            for pages in self._maps:
-                with suppress(OSError):
-                    pages.madvise(mmap.MADV_RANDOM)
-        trees = [
-            Segment(opened.searcher, segment.first_row)
-            for opened, segment in zip(segments, manifest.segments, strict=True)
-        ]
-        plain = len(trees) == 1 and self._live is None
-        self._searcher = trees[0].searcher if plain else SegmentedSearcher(trees, self._live)
+    def __init__(self, path: Path, snapshot: Snapshot, stamp: Stamp) -> None:
+        self.path = path
+        self._snapshot: Snapshot | None = snapshot
+        self._manifest = snapshot.manifest
+        self._vectors = snapshot.vectors.location
+        self._stamp = stamp
+        self._lock = threading.Lock()
+
+    def _open(self) -> Snapshot:
+        """The state that a call keeps to from here on; ValueError after `close`."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            raise ValueError(f"{self.path}: the index is closed")
+        return snapshot
+
+    def search(
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        *,
+        rerank: int = 0,
+        within: Within | None = None,
+        radius: float | None = None,
+        recall: float | None = None,
+        time_ms: float | None = None,
+    ) -> Answer:
+        """Find the k nearest vectors of each query.
+
+        queries : one query (d,) or several (q, d), of integers or floats.
+        k : answers per query.
+        params : how far to look; by default `index.params`.
+        threads : threads that share the queries of this call.
+        rerank : so many candidates, at least k, are compared with the vectors themselves; distances are then
+            exact, and equal ones are ordered by row. 0 for none.
+        within : rows that answers may come from: a boolean array with one entry for each row, a range or an
+            array of ids, a .npy file of either, or what `filter` made of them. Few rows are compared one by
+            one, with the vectors themselves if they are at hand.
+        radius : answers whose squared distance exceeds radius² are left out; `range_search` finds all others.
+        recall, time_ms : instead of params and rerank: the fastest search that reaches this recall, or the
+            one that finds most in so many milliseconds per query, as `aggtree tune` measured.
+
+        Returns ids (q, k) int64, row numbers or the user's own, and distances (q, k) float32, nearest first,
+        padded with -1 and inf where fewer were found. Without `rerank` distances are those to the vectors'
+        reconstructions. They are squared; with the metric ip they are -q·x, with cosine 1 - cos.
+        """
+        return self.search_with_counts(
+            queries,
+            k,
+            params,
+            threads,
+            rerank=rerank,
+            within=within,
+            radius=radius,
+            recall=recall,
+            time_ms=time_ms,
+        )[0]
+
+    def search_with_counts(
+        self,
+        queries: ArrayLike,
+        k: int = 100,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        *,
+        rerank: int = 0,
+        within: Within | None = None,
+        radius: float | None = None,
+        recall: float | None = None,
+        time_ms: float | None = None,
+    ) -> tuple[Answer, SearchCounts]:
+        """The same as `search`, and how many nodes and leaves each query scored."""
+        snapshot = self._open()
+        request = SearchRequest(
+            k=k,
+            params=params,
+            threads=threads,
+            rerank=rerank,
+            within=None if within is None else snapshot.filter(within),
+            radius=radius,
+            recall=recall,
+            time_ms=time_ms,
+        )
+        return snapshot.nearest(queries, request)
+
+    def range_search(
+        self,
+        queries: ArrayLike,
+        radius: float,
+        params: SearchParams | None = None,
+        threads: int = 1,
+        *,
+        rerank: bool = False,
+        within: Within | None = None,
+    ) -> RangeAnswer:
+        """Find all vectors the search visits whose squared distance to a query is at most radius².
+
+        Distances are to the vectors' reconstructions, so vectors near the radius may be missed or wrongly
+        found. rerank : compare with the vectors themselves, which is exact for all that is visited. The other
+        arguments are those of `search`.
+        """
+        snapshot = self._open()
+        request = SearchRequest(
+            k=1,
+            params=params,
+            threads=threads,
+            rerank=int(rerank),
+            within=None if within is None else snapshot.filter(within),
+            radius=radius,
+        )
+        return snapshot.within_radius(queries, request)
+
+    def filter(self, within: Within) -> Filter:
+        """A set of rows made ready for `search(within=...)`, worth it when many calls share it."""
+        return self._open().filter(within)
+
+    def reconstruct(self, ids: ArrayLike) -> NDArray[np.float32]:
+        """Approximations (n, d) float32 of the vectors of these ids, decoded from their codes.
+
+        ids : (n,) integers, the user's own if the index has them; ValueError names one that is not there.
+
+        Codes are read from the index's code store, a chunk of rows at a time, and own ids are found by a pass
+        over all of them: ask for many at once. With the metric cosine these are vectors of length 1.
+        """
+        return self._open().reconstruct(ids)
+
+    def refresh(self) -> bool:
+        """Take up the newest commit; whether there was one.
+
+        After `append`, `delete`, `compact` or a new build by any process, calls that begin from now on see
+        the new state; calls that are running finish with the old one. Costs one look at the manifest's file
+        when nothing was committed.
+        """
+        with self._lock:
+            before = self._open()
+            before.use_tuning(None)
+            if _stamp(self.path) == self._stamp:
+                return False
+            stamp, now = _open_newest(self.path, lambda manifest: _next_snapshot(self.path, manifest, before))
+            self._stamp = stamp
+            if now is before:
+                return False
+            self._snapshot, self._manifest = now, now.manifest
+            return True
+
+    @property
+    def manifest(self) -> IndexManifest:
+        """What was committed; still there after `close`."""
+        return self._manifest
+
+    @property
+    def metric(self) -> Metric:
+        """What queries are answered by: l2, ip or cosine."""
+        return self._manifest.metric
+
+    @property
+    def params(self) -> SearchParams:
+        """How far a search looks that does not say."""
+        return self._open().space.default_params
 
     @property
     def rows(self) -> int:
         """Number of vectors, without deleted ones."""
-        return self.manifest.live_rows
+        return self._manifest.live_rows
 
     @property
     def dimension(self) -> int:
         """Dimension of vectors and queries."""
-        return self.manifest.dimension
+        return self._manifest.dimension
 
     @property
     def layout(self) -> CodeLayout:
         """Sizes of the dictionaries."""
-        return self.manifest.layout
+        return self._manifest.layout
+
+    @property
+    def searcher(self) -> AnySearcher:
+        """The trees, which know neither deleted rows nor own ids."""
+        return self._open().searcher
 
     @property
     def tree(self) -> Tree:
         """The tree's arrays, read-only; ValueError for an index of several."""
-        searcher = self.searcher
-        if isinstance(searcher, Searcher):
-            return searcher.tree
-        if len(searcher.segments) > 1:
-            raise ValueError(
-                f"{self.path}: has {len(searcher.segments)} trees; `aggtree compact` makes them one"
-            )
-        return searcher.segments[0].searcher.tree
+        trees = self.searcher.trees
+        if len(trees) > 1:
+            raise ValueError(f"{self.path}: has {len(trees)} trees; `aggtree compact` makes them one")
+        return trees[0]
 
     @property
     def dictionaries(self) -> Dictionaries:
         """The dictionaries of the codes."""
         return self.searcher.dictionaries
 
+    @property
+    def own_ids(self) -> OwnIds | None:
+        """The user's id of each row, or None."""
+        return self._open().own_ids
+
+    @property
+    def raw_vectors(self) -> IndexVectors:
+        """The vectors the index was built from; SourceError when they are gone or have changed."""
+        return self._open().vectors.open()
+
+    @property
+    def tuning(self) -> Tuning:
+        """What `aggtree tune` measured; ValueError when it did not."""
+        return self._open().tuning
+
+    def tuned(self, request: SearchRequest) -> SearchRequest:
+        """The request with measured parameters in the place of a recall or a time."""
+        return self._open().tuned(request)
+
+    def keep_tuning(self, k: int, points: Iterable[TunedPoint]) -> tuple[TunedPoint, ...]:
+        """Write the best of measured points for k beside the manifest; returns them."""
+        snapshot = self._open()
+        build = snapshot.manifest.identity
+        tuning = (read_tuning(self.path, build) or Tuning(build=build)).with_points(k, points)
+        write_tuning(self.path, tuning)
+        snapshot.use_tuning(tuning)
+        return tuning.points[k]
+
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
-        total: Counter[str] = Counter()
-        for segment in self.manifest.segments:
-            total.update(_segment_bytes(segment))
-        total.update({LIVE: self.manifest.live.file.bytes} if self.manifest.live else {})
-        return dict(total)
+        return bytes_by_part(self._manifest)
 
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Bring the whole tree into memory, so that the first queries are as fast as later ones.
 
-        `progress` is told the bytes touched so far and the bytes of the tree.
+        progress : called with the bytes touched so far and the bytes of the tree.
         """
-        total, done = sum(len(pages) for pages in self._maps), 0
-        for pages in self._maps:
-            if total < _physical_memory():
-                # What is read now comes in huge pages where the file system has them, for all processes.
-                with suppress(OSError, AttributeError):
-                    pages.madvise(mmap.MADV_HUGEPAGE)
-            _populate(pages)
-            done += len(pages)
-            if progress:
-                progress(done, total)
+        warm(self._open().maps, progress)
 
     def close(self) -> None:
-        """Give the maps back; arrays taken from `tree` stay valid."""
-        self._searcher = None
-        self._maps = []
-        self._live = None
-        self.own_ids = None
-        self.close_vectors()
+        """Give the maps back, once the calls that are running are done; arrays taken from it stay valid."""
+        with self._lock:
+            self._snapshot = None
 
     def __enter__(self) -> Self:
         return self
@@ -167,26 +294,57 @@ class Index(IndexSearch):
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Callable[..., "Index"], tuple[str, str | None]]:
+        return open_index, (str(self.path), self._vectors)
+
     def __len__(self) -> int:
         return self.rows
 
     def __repr__(self) -> str:
-        words = "+".join(str(size) for size in self.layout.words)
+        words = format_words(self._manifest)
         return f"Index({str(self.path)!r}, rows={self.rows}, dimension={self.dimension}, words={words})"
+
+    def _repr_html_(self) -> str:
+        """A small table, for notebooks."""
+        return html_table(index_facts(self.path, self._manifest))
 
 
 def open_index(path: str | os.PathLike[str], vectors: Vectors | None = None) -> Index:
     """Open a committed index; IndexFormatError when it is not there, incomplete or damaged.
 
-    vectors : a path, a source or an array, if the vectors are no longer where they were when it was built.
+    vectors : where the vectors are that it was built from, if they are no longer where they were: a path, a
+        source, an array, or a list of these in the order of the rows. Compared with the index now if given,
+        otherwise when a search first needs them. A source that was passed in stays open.
     """
-    index = Path(path)
+    index = Path(path).absolute()
+
+    def open_snapshot(manifest: IndexManifest) -> Snapshot:
+        lazy = LazyVectors(index, manifest, vectors)
+        if vectors is not None:
+            lazy.open()
+        return Snapshot(index, manifest, lazy)
+
+    stamp, snapshot = _open_newest(index, open_snapshot)
+    return Index(index, snapshot, stamp)
+
+
+def _next_snapshot(path: Path, manifest: IndexManifest, before: Snapshot) -> Snapshot:
+    """The state that a manifest describes: the one before, or a new one that shares what stayed."""
+    if manifest == before.manifest:
+        return before
+    return Snapshot(path, manifest, before.vectors.for_state(manifest), before)
+
+
+def _open_newest(index: Path, make: Callable[[IndexManifest], Snapshot]) -> tuple[Stamp, Snapshot]:
+    """The newest commit, and the stamp of its manifest."""
+    stamp = _stamp(index)
     manifest = read_manifest(index)
     for _ in range(OPEN_ATTEMPTS):
         try:
-            return Index(index, manifest, vectors)
+            return stamp, make(manifest)
         except (IndexFormatError, DiskError):
             # A build that replaces the index removes the old files after its commit.
+            stamp = _stamp(index)
             latest = read_manifest(index)
             if latest == manifest:
                 raise
@@ -194,82 +352,11 @@ def open_index(path: str | os.PathLike[str], vectors: Vectors | None = None) -> 
     raise IndexFormatError(f"{index}: replaced again and again while it was opened")
 
 
-def map_array(path: Path, record: FileRecord, maps: list[mmap.mmap]) -> NDArray[Any]:
-    """A raw array of an index, mapped read-only; its pages are added to `maps`."""
-    if record.bytes == 0:
-        return np.empty(0, record.dtype)
-    place = path / record.path
-    with explained(place):
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        if os.fstat(descriptor).st_size != record.bytes:
-            raise IndexFormatError(f"{place}: changed while it was opened")
-        with explained(place):
-            pages = mmap.mmap(descriptor, record.bytes, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)
-    maps.append(pages)
-    return np.frombuffer(pages, record.dtype, record.length)
-
-
-def map_own_ids(path: Path, segment: SegmentManifest, maps: list[mmap.mmap]) -> NDArray[np.int64]:
-    """The user's id of each row of a segment."""
-    return map_array(path, replace(segment.file(OWN_IDS), dtype="<i8", length=segment.source_rows), maps)
-
-
-def _load_dictionaries(path: Path, segment: SegmentManifest) -> tuple[Dictionaries, NDArray[np.float32]]:
-    place = path / segment.directory / DICTIONARIES
-    dictionaries, norm_ranges = load_dictionaries(place)
-    if (dictionaries.layout.words, dictionaries.dimension) != (segment.words, segment.dimension):
-        raise IndexFormatError(f"{place}: dictionaries of other sizes than the manifest says")
-    return dictionaries, norm_ranges
-
-
-def _segment_bytes(segment: SegmentManifest) -> dict[str, int]:
-    """Bytes of one segment."""
-    sizes = {DICTIONARIES: segment.file(DICTIONARIES).bytes}
-    sizes |= {f"{TREE}/{spec.name}": segment.tree_file(spec.name).bytes for spec in ARRAYS}
-    groups = groups_record(segment)
-    sizes |= {FIRST_GROUPS: groups.bytes} if groups else {}
-    sizes |= {OWN_IDS: segment.file(OWN_IDS).bytes} if segment.own_ids else {}
-    start = f"{segment.directory}/{CODES}/"
-    return sizes | {CODES: sum(record.bytes for record in segment.files if record.path.startswith(start))}
-
-
-def _searcher(
-    path: Path,
-    segment: SegmentManifest,
-    arrays: dict[str, NDArray[Any]],
-    dictionaries: Dictionaries,
-    norm_ranges: NDArray[np.float32],
-) -> Searcher:
-    counts = segment.counts
-    low, step = norm_steps(norm_ranges, segment.norm_bytes)
-    tree = Tree(
-        **arrays,
-        level_start=np.array(counts.level_start, np.int64),
-        level_leaf=np.array(counts.level_leaf, np.int64),
-        record_start=np.array(counts.record_start, np.int64),
-        norm_low=low,
-        norm_step=step,
-    )
-    groups = load_first_groups(path, segment)
-    try:
-        return make_searcher(segment.metric, tree, dictionaries, groups=groups)
-    except ValueError as error:
-        raise IndexFormatError(f"{path / segment.directory}: {error}") from error
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _populate(pages: mmap.mmap) -> None:
-    """Read all pages of a map into memory and map them."""
-    try:
-        pages.madvise(POPULATE_READ)
-    except OSError:
-        # An older kernel: ask for the pages, then touch each.
-        with suppress(OSError):
-            pages.madvise(mmap.MADV_WILLNEED)
-        np.bitwise_or.reduce(np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE])
+def _stamp(index: Path) -> Stamp:
+    """Of the manifest's file, which each commit replaces; taken before it is read, so never too new."""
+    with explained(index / MANIFEST):
+        try:
+            status = (index / MANIFEST).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return (0, 0, 0, 0)  # what is missing is explained when it is read
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -24,7 +24,7 @@ from aggtree.storage.index.dictionary_file import DICTIONARY_KIND
 from aggtree.storage.index.file_record import FileRecord, RemoteCodes, file_problem
 from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, TREE
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
-from aggtree.storage.index.reader import OpenSegment
+from aggtree.storage.index.opened.segments import OpenSegment
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import deleted_rows
 from aggtree.storage.verify.deep import rows_of_other_codes

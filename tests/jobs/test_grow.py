@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aggtree
+from aggtree.engine.search import nearest
+from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.segment_kernels import merge_answers
 from aggtree.jobs import append as append_job
 from aggtree.jobs.build import continue_build
@@ -32,7 +34,6 @@ from aggtree.storage.errors import (
 )
 from aggtree.storage.index.format import MANIFEST, TREE
 from aggtree.storage.index.manifest import read_manifest
-from aggtree.storage.queries import filtered_search
 from aggtree.storage.row_bits import deleted_rows, extended, read_bits, unpacked
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.verify.index import verify_index
@@ -177,7 +178,7 @@ def grown(place: Path, tmp_path: Path) -> Path:
 def test_deleted_rows_are_never_found_and_cost_no_answers(
     place: Path, grown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtered_search, "SCAN_ROWS", 0)  # what is allowed is searched for in the tree
+    monkeypatch.setattr(nearest, "SCAN_ROWS", 0)  # what is allowed is searched for in the tree
     queries = near_rows()
     gone = np.random.default_rng(1).permutation(ROWS)[:1000]
     with aggtree.open(grown) as before:
@@ -195,7 +196,7 @@ def test_deleted_rows_are_never_found_and_cost_no_answers(
             expected = whole.search(queries, 10, EVERYTHING, **asked | {"within": allowed})
             same(found, expected, to_the_bit="rerank" in asked)
         ready = index.filter(some)
-        for within in (some, ready, np.flatnonzero(some), filtered_search.Filter.of_mask(some)):
+        for within in (some, ready, np.flatnonzero(some), Filter.of_mask(some)):
             found = index.search(queries, 10, EVERYTHING, rerank=ROWS, within=within)
             expected = whole.search(queries, 10, EVERYTHING, rerank=ROWS, within=some & allowed)
             np.testing.assert_array_equal(found.ids, expected.ids)

@@ -21,6 +21,7 @@ from aggtree.storage.index.dictionary_file import save_dictionaries
 from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import ARRAYS, CODES, DICTIONARIES, MANIFEST, TREE, build_name
 from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_manifest
+from aggtree.storage.index.opened import memory_maps
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.index.writer import file_record, shifted
@@ -94,13 +95,13 @@ def test_a_tree_larger_than_memory_answers_alike(tmp_path, monkeypatch):
     make_index(tmp_path / "i")
     queries = np.ones((3, 5), np.float32)
     expected = open_index(tmp_path / "i").search(queries, 9)
-    monkeypatch.setattr(index_reader, "_physical_memory", lambda: 1)
+    monkeypatch.setattr(memory_maps, "physical_memory", lambda: 1)
     np.testing.assert_array_equal(open_index(tmp_path / "i").search(queries, 9).ids, expected.ids)
 
 
 def test_warming_works_on_kernels_without_populate(tmp_path, monkeypatch):
     make_index(tmp_path / "i")
-    monkeypatch.setattr(index_reader, "POPULATE_READ", 9999)
+    monkeypatch.setattr(memory_maps, "POPULATE_READ", 9999)
     with open_index(tmp_path / "i") as index:
         index.warm()
 

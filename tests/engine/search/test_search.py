@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from aggtree.engine.params import SearchParams
 from aggtree.engine.scan.table_kernels import FEW, LANES, TILE_ROWS, LookUpWords, look_up_tables
-from aggtree.engine.search.searcher import Searcher, default_search
+from aggtree.engine.search.request import default_search
+from aggtree.engine.search.searcher import Searcher
 from aggtree.engine.tree.layout import build_tree
 
 cases = st.tuples(

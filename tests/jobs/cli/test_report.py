@@ -12,6 +12,7 @@ from helpers.services.chromium import Browser, browser, find_browser
 from helpers.small_builds import SMALL, vectors
 
 import aggtree
+from aggtree.engine.search.tuned import TunedPoint
 from aggtree.engine.training import information
 from aggtree.jobs.cli.main import cli, main
 from aggtree.jobs.report import figures as report_figures
@@ -21,7 +22,6 @@ from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.build_report import REPORT, read_report
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.reader import open_index
-from aggtree.storage.index.tuning import TunedPoint
 
 PLOTS = "[...document.querySelectorAll('svg')]"
 COUNT = 11

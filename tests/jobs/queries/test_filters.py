@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import aggtree
 from aggtree.engine.params import SearchParams
 from aggtree.engine.scan.filter_kernels import allowed_leaves, is_allowed
+from aggtree.engine.search import nearest
 from aggtree.engine.search.filters import Filter, row_bits, widened, widening
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
 from aggtree.engine.search.searcher import Searcher
 from aggtree.storage.errors import SourceError
-from aggtree.storage.queries import filtered_search
 
 EVERYTHING = SearchParams.unlimited()
 
@@ -117,7 +117,7 @@ def best_of(queries: np.ndarray, allowed: np.ndarray, k: int) -> np.ndarray:
 def test_any_selectivity_gives_the_exact_answer(
     place: Path, share: float, scanned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtered_search, "SCAN_ROWS", scanned)
+    monkeypatch.setattr(nearest, "SCAN_ROWS", scanned)
     mask = np.random.default_rng(3).random(ROWS) < share
     queries, allowed = vectors(9, seed=1), np.flatnonzero(mask)
     expected = best_of(queries, allowed, 10)
@@ -133,7 +133,7 @@ def test_any_selectivity_gives_the_exact_answer(
 
 
 def test_rows_far_from_the_query_are_reached(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtered_search, "SCAN_ROWS", 0)
+    monkeypatch.setattr(nearest, "SCAN_ROWS", 0)
     queries = vectors(5, seed=1)
     with aggtree.open(place / "rows") as index:
         far = index.search(queries[0], ROWS, EVERYTHING).ids[0, -60:]

@@ -9,9 +9,9 @@ from helpers.small_builds import ROWS, SMALL, make_ids, vectors
 
 import aggtree
 from aggtree.engine.params import SearchParams
+from aggtree.engine.search import nearest, ranges
+from aggtree.engine.search.ranges import RangeAnswer
 from aggtree.jobs.cli.main import cli
-from aggtree.storage.queries import filtered_search, range_search
-from aggtree.storage.queries.range_search import RangeAnswer
 
 EVERYTHING = SearchParams.unlimited()
 RADII = [0.0, 40.0, 90.0, 1e4]
@@ -51,8 +51,8 @@ def test_with_the_vectors_it_is_exact(
     place: Path, radius: float, share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Queries are asked again for more answers, and both ways of filters are gone.
-    monkeypatch.setattr(range_search, "FIRST_ANSWERS", 3)
-    monkeypatch.setattr(filtered_search, "SCAN_ROWS", 50)
+    monkeypatch.setattr(ranges, "FIRST_ANSWERS", 3)
+    monkeypatch.setattr(nearest, "SCAN_ROWS", 50)
     mask = None if share is None else np.random.default_rng(0).random(ROWS) < share
     with aggtree.open(place / "rows") as index, aggtree.open(place / "own") as own:
         found = lists(index.range_search(queries(), radius, EVERYTHING, 2, rerank=True, within=mask))
@@ -66,7 +66,7 @@ def test_with_the_vectors_it_is_exact(
 def test_without_them_it_is_that_of_the_reconstructions(
     place: Path, radius: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_search, "FIRST_ANSWERS", 5)
+    monkeypatch.setattr(ranges, "FIRST_ANSWERS", 5)
     with aggtree.open(place / "rows") as index:
         every = index.search(queries(), ROWS, EVERYTHING)
         found = lists(index.range_search(queries(), radius, EVERYTHING))

@@ -15,7 +15,7 @@ from aggtree.engine.exact.neighbours_kernels import touch_rows
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search.rerank import Reranker
 from aggtree.storage.errors import SourceError
-from aggtree.storage.queries import raw_vectors
+from aggtree.storage.index.opened import memory_maps, raw_vectors
 from aggtree.storage.sources.base import open_source
 from aggtree.storage.sources.formats.vecs import write_vecs
 
@@ -129,7 +129,7 @@ def test_vectors_that_moved_into_any_format(
     ids, distances = exact(queries, 10)
     # Several blocks of queries, and for mapped files the way of those larger than memory.
     monkeypatch.setattr(raw_vectors, "GATHER_BYTES", 3 * ROWS * DIMENSION)
-    monkeypatch.setattr(raw_vectors, "_physical_memory", lambda: 1)
+    monkeypatch.setattr(memory_maps, "physical_memory", lambda: 1)
     with aggtree.open(place / "index", vectors=moved) as index:
         answer = index.search(queries, 10, EVERYTHING, 2, rerank=ROWS)
     np.testing.assert_array_equal(answer.ids, ids)
@@ -164,7 +164,7 @@ def test_what_is_not_there_is_told(place: Path, tmp_path: Path) -> None:
     (tmp_path / "base.bvecs").unlink()
     with aggtree.open(tmp_path / "index") as index:
         assert index.search(queries, 3).ids.shape == (2, 3)
-        with pytest.raises(SourceError, match=r"if they moved, name it by vectors=.*bvecs: no such file"):
+        with pytest.raises(SourceError, match=r"if they moved, pass their location .*bvecs: no such file"):
             index.search(queries, 3, rerank=9)
     aggtree.build(vectors(), tmp_path / "other", workers=0, **SMALL)
     with aggtree.open(tmp_path / "other") as index, pytest.raises(SourceError, match="built from an array"):

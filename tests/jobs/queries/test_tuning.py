@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import aggtree
 from aggtree.engine.params import SearchParams
+from aggtree.engine.search.tuned import TunedPoint, Tuning, pareto
 from aggtree.jobs import tune as tune_job
 from aggtree.jobs.cli.main import cli
 from aggtree.jobs.cli.tune_command import plot
@@ -21,7 +22,7 @@ from aggtree.jobs.running.progress import make_progress
 from aggtree.jobs.search import share_found
 from aggtree.jobs.tune import Means, Questions, exact_questions, sampled_questions, tune, without
 from aggtree.storage.errors import IndexFormatError, SourceError
-from aggtree.storage.index.tuning import TUNING, TunedPoint, Tuning, pareto, read_tuning, write_tuning
+from aggtree.storage.index.tuning import TUNING, point_from_json, point_to_json, read_tuning, write_tuning
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 K = 5
@@ -120,7 +121,7 @@ def test_the_best_points_are_those_no_other_beats(pairs: list[tuple[int, int]]) 
 def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
     point = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, error=0.01)
     near = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, reach=1.3)
-    assert TunedPoint.from_json(near.to_json()) == near and near.params.reach == 1.3
+    assert point_from_json(point_to_json(near)) == near and near.params.reach == 1.3
     tuning = Tuning(build="0" * 12).with_points(1, [point])
     assert read_tuning(tmp_path, tuning.build) is None
     write_tuning(tmp_path, tuning)
@@ -128,7 +129,7 @@ def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
     assert read_tuning(tmp_path, "1" * 12) is None
     path = tmp_path / TUNING
     record = read_sealed(path)
-    older = {name: value for name, value in point.to_json().items() if name != "error"}
+    older = {name: value for name, value in point_to_json(point).items() if name != "error"}
     write_sealed(path, record | {"points": {"1": [older]}})
     assert read_tuning(tmp_path, tuning.build).points[1] == (replace(point, error=0.0),)
     write_tuning(tmp_path, tuning)

@@ -6,9 +6,7 @@ block of queries, in ascending order.
 """
 
 import mmap
-import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from aggtree.engine.exact.neighbours_kernels import FlatVectors, Nearest, touch_
 from aggtree.engine.params import Metric
 from aggtree.engine.search.rerank import Reranker
 from aggtree.storage.errors import SourceError
+from aggtree.storage.index.opened.memory_maps import limit_read_ahead
 from aggtree.storage.sources.base import VectorSource
 
 GATHER_BYTES = 32 << 20
@@ -34,14 +33,10 @@ class RawVectors:
         self.metric = metric
         self._reranker = Reranker(metric)
         self._mapped = source.mapped()
-        # A file that does not fit into memory is read from the disk row by row: no use in reading ahead, and
-        # many reads at once are as fast as one.
-        self._cold = False
-        if self._mapped is not None and self._mapped.pages is not None:
-            self._cold = len(self._mapped.pages) > _physical_memory() // 2
-            if self._cold:
-                with suppress(OSError):
-                    self._mapped.pages.madvise(mmap.MADV_RANDOM)
+        # A file that does not fit into memory is read from the disk row by row, many reads at once as fast as
+        # one.
+        pages = self._mapped.pages if self._mapped is not None else None
+        self._cold = pages is not None and limit_read_ahead([pages])
 
     def nearest(self, queries: ArrayLike, candidates: NDArray[np.int64], k: int, threads: int = 1) -> Nearest:
         """The k nearest of each query's candidates (q, c), by exact distance, equal ones by id."""
@@ -93,9 +88,6 @@ class RawVectors:
         with ThreadPoolExecutor(len(parts)) as pool:
             return np.concatenate(list(pool.map(self.source.take, parts)))
 
-    def close(self) -> None:
-        self.source.close()
-
     def _check_size(self) -> None:
         """Refuse a mapped file that became shorter: reading behind its end would end the process."""
         pages = self._mapped.pages if self._mapped is not None else None
@@ -110,7 +102,3 @@ class RawVectors:
         page = mmap.PAGESIZE // vectors.values.itemsize
         with ThreadPoolExecutor(READERS) as pool:
             list(pool.map(lambda part: touch_rows(vectors, part, page), np.array_split(rows, READERS)))
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,10 +1,12 @@
 """The vectors behind the ids of an index, for exact distances: its sources, found again and compared.
 
 An index that has grown was made from several sources, one after the other; each is ranked where its rows
-lie, and the nearest of all are the nearest.
+lie, and the nearest of all are the nearest. Nothing here is closed by hand: a file is closed with the last
+search that holds it, so that closing an index pulls none away from a search on another thread.
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,17 +22,17 @@ from aggtree.engine.search.segments import merged
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.file_record import SourcePiece
 from aggtree.storage.index.manifest import IndexManifest
-from aggtree.storage.queries.raw_vectors import RawVectors
+from aggtree.storage.index.opened.raw_vectors import RawVectors
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source
 from aggtree.storage.sources.joined import JoinedSource, rows_of
 from aggtree.storage.sources.unit_rows import metric_source
 
-OneSource = str | os.PathLike[str] | NDArray[Any] | VectorSource
+OneSource = str | os.PathLike[str] | NDArray[np.generic] | VectorSource
 Vectors = OneSource | Sequence[OneSource]
 """Where the vectors are: one source of all rows, or a list of those they came from."""
 
-REMEDY = "name it by vectors=, or --vectors on the command line"
+REMEDY = "pass their location as vectors="
 
 
 class IndexVectors:
@@ -45,6 +47,11 @@ class IndexVectors:
         self._parts = [RawVectors(source, metric) for source in sources]
         starts = np.cumsum([0, *(source.rows for source in sources)])
         self._starts: list[int] = starts[:-1].tolist()
+
+    @property
+    def rows(self) -> int:
+        """Rows of all sources."""
+        return self.source.rows
 
     def rank(self, queries: ArrayLike, candidates: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
         """The k nearest of each query's candidates (q, c), by exact distance, equal ones by id."""
@@ -75,10 +82,6 @@ class IndexVectors:
         ]
         return np.concatenate(taken)
 
-    def close(self) -> None:
-        for part in self._parts:
-            part.close()
-
     def _answer(self, found: Sequence[Nearest], k: int) -> Answer:
         """The nearest of what the sources gave, with rows of the index."""
         if len(found) == 1:
@@ -91,26 +94,68 @@ class IndexVectors:
         return as_answer(Nearest(distances, rows))
 
 
-def open_vectors_of(index: Path, manifest: IndexManifest, vectors: Vectors | None) -> IndexVectors:
-    """The vectors of an index, from the places given or remembered; SourceError if they are others."""
+class LazyVectors:
+    """The vectors of one state of an index, opened when a search first needs them.
+
+    given : where they are, if not where they were when the index was built
+    """
+
+    def __init__(self, index: Path, manifest: IndexManifest, given: Vectors | None = None) -> None:
+        self._index = index
+        self._manifest = manifest
+        self._given = given
+        self._opened: IndexVectors | None = None
+        self._missing = False
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str | None:
+        """What opens the given vectors in another process; None for arrays, and if none were given."""
+        return self._given if isinstance(self._given, str) else None
+
+    def open(self) -> IndexVectors:
+        """The vectors; SourceError when they are gone or have changed."""
+        with self._lock:
+            if self._opened is None:
+                source = None if self._given is None else _as_source(self._given)
+                self._opened = _open_vectors(self._index, self._manifest, source)
+                if source is not None and _is_location(self._given):
+                    # An absolute one: the working directory may change.
+                    self._given = source.spec
+            return self._opened
+
+    def open_if_present(self) -> IndexVectors | None:
+        """The vectors, or None; missing ones are looked for once."""
+        if self._opened is None and self._missing:
+            return None
+        try:
+            return self.open()
+        except SourceError:
+            self._missing = True
+            return None
+
+    def for_state(self, manifest: IndexManifest) -> "LazyVectors":
+        """The vectors of a later state of the index: the same ones, unless its sources are others."""
+        before = self._manifest
+        if (manifest.all_pieces, manifest.metric) == (before.all_pieces, before.metric):
+            return self
+        return LazyVectors(self._index, manifest, self._given)
+
+
+def _open_vectors(index: Path, manifest: IndexManifest, given: VectorSource | None) -> IndexVectors:
+    """The vectors of an index, from the source given or those recorded; SourceError if they are others."""
     pieces = manifest.all_pieces
-    given = None if vectors is None else _as_source(vectors)
     if given is not None and len(pieces) > 1 and given.rows != manifest.all_source_rows:
         expected = f"expected the {manifest.all_source_rows:,} of {index} in order"
         raise SourceError(f"{given.spec}: {given.rows:,} vectors, {expected}: {REMEDY}")
     sources: list[VectorSource] = []
-    try:
-        for piece in pieces:
-            if given is None:
-                source = _remembered(index, piece)
-            else:
-                source = given if len(pieces) == 1 else rows_of(given, piece.first_row, piece.rows)
-            sources.append(source)
-            _refuse_others(index, source, piece, manifest.metric)
-    except SourceError:
-        for source in sources:
-            source.close()
-        raise
+    for piece in pieces:
+        if given is None:
+            source = _recorded_source(index, piece)
+        else:
+            source = given if len(pieces) == 1 else rows_of(given, piece.first_row, piece.rows)
+        _refuse_others(index, source, piece, manifest.metric)
+        sources.append(source)
     return IndexVectors(sources, manifest.metric)
 
 
@@ -124,6 +169,7 @@ def _refuse_others(index: Path, source: VectorSource, piece: SourcePiece, metric
 
 
 def _as_source(vectors: Vectors) -> VectorSource:
+    """Vectors that a user named or gave, as one source."""
     if isinstance(vectors, VectorSource):
         return vectors
     if isinstance(vectors, np.ndarray):
@@ -134,7 +180,14 @@ def _as_source(vectors: Vectors) -> VectorSource:
     return parts[0] if len(parts) == 1 else JoinedSource(parts)
 
 
-def _remembered(index: Path, piece: SourcePiece) -> VectorSource:
+def _is_location(vectors: Vectors | None) -> bool:
+    """Whether vectors were named by paths or URLs, which another process can open too."""
+    if vectors is None or isinstance(vectors, (VectorSource, np.ndarray)):
+        return False
+    return isinstance(vectors, (str, os.PathLike)) or all(_is_location(part) for part in vectors)
+
+
+def _recorded_source(index: Path, piece: SourcePiece) -> VectorSource:
     if not piece.vectors:
         raise SourceError(f"{index}: was built from an array, exact distances need it again: {REMEDY}")
     try:

@@ -1,0 +1,83 @@
+"""Which of the searches that were measured answers a request for a recall or a time."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from aggtree.engine.params import SearchParams
+from aggtree.engine.search.request import SearchRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedPoint:
+    """One way to search.
+
+    limits, reach, rerank : its parameters; rerank 0 compares with reconstructions only.
+    recall : mean share of the true k nearest neighbours among the k answers.
+    error : how far the mean over other queries of the same kind may be from it, with 95 % certainty.
+    milliseconds : median of queries answered one by one on one thread.
+    """
+
+    limits: tuple[int, ...]
+    rerank: int
+    recall: float
+    milliseconds: float
+    error: float = 0.0
+    reach: float = math.inf
+
+    @property
+    def params(self) -> SearchParams:
+        """What to search with."""
+        return SearchParams(limits=self.limits, reach=self.reach)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """The points of an index, by k.
+
+    build : id of the build they were measured on.
+    points : for each k, faster ones first; each finds more than those before it.
+    """
+
+    build: str
+    points: dict[int, tuple[TunedPoint, ...]] = field(default_factory=dict)
+
+    def with_points(self, k: int, points: Iterable[TunedPoint]) -> "Tuning":
+        """The same with the best of `points` for k."""
+        return replace(self, points={**self.points, k: pareto(points)})
+
+    def apply(self, request: SearchRequest) -> SearchRequest:
+        """The request with limits and candidates in the place of its recall or time."""
+        point = self.choose(request.k, request.recall, request.time_ms)
+        return replace(request, params=point.params, rerank=point.rerank, recall=None, time_ms=None)
+
+    def choose(self, k: int, recall: float | None, milliseconds: float | None) -> TunedPoint:
+        """The fastest point that reaches a recall, or the one that finds most within a time.
+
+        ValueError when there is none; it says what there is.
+        """
+        if k not in self.points:
+            known = ", ".join(map(str, sorted(self.points)))
+            raise ValueError(f"the index is tuned for k {known}, not for {k}: tune it for {k} too")
+        points = self.points[k]
+        if recall is not None:
+            for point in points:
+                if point.recall >= recall:
+                    return point
+            raise ValueError(f"recall {recall}: the most that was measured is {points[-1].recall:.4f}")
+        within = [
+            point for point in points if milliseconds is not None and point.milliseconds <= milliseconds
+        ]
+        if not within:
+            fastest = points[0].milliseconds
+            raise ValueError(f"time_ms {milliseconds}: the fastest that was measured takes {fastest:.3f} ms")
+        return within[-1]
+
+
+def pareto(points: Iterable[TunedPoint]) -> tuple[TunedPoint, ...]:
+    """Those points that find more than every faster one, faster ones first."""
+    best: list[TunedPoint] = []
+    for point in sorted(points, key=lambda point: (point.milliseconds, -point.recall)):
+        if not best or point.recall > best[-1].recall:
+            best.append(point)
+    return tuple(best)

@@ -1,0 +1,1 @@
+"""What does a process that answers queries hold open?"""

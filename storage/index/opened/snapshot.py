@@ -1,0 +1,171 @@
+"""One committed state of an index, open: what a search holds from its first step to its last.
+
+A snapshot is never changed. A newer commit is another snapshot, which takes over the segments that stayed;
+closing an index drops its snapshot. A search on another thread keeps the one it began with, and with it the
+maps, until it returns. What a snapshot finds out later (rows that are there, tuning) is the same every time.
+"""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggtree.engine.search.filters import Filter, row_bits
+from aggtree.engine.search.nearest import SearchSpace, find_nearest
+from aggtree.engine.search.ranges import RangeAnswer, find_within_radius
+from aggtree.engine.search.request import SearchRequest
+from aggtree.engine.search.searcher import Answer, SearchCounts
+from aggtree.engine.search.segments import AnySearcher, Segment, SegmentedSearcher
+from aggtree.engine.search.tuned import Tuning
+from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.index.file_record import check_files
+from aggtree.storage.index.manifest import IndexManifest
+from aggtree.storage.index.opened.codes import read_codes, rows_of_ids
+from aggtree.storage.index.opened.memory_maps import limit_read_ahead, map_array
+from aggtree.storage.index.opened.row_sets import Within, make_filter
+from aggtree.storage.index.opened.segments import OpenSegment
+from aggtree.storage.index.opened.vectors import LazyVectors
+from aggtree.storage.index.own_ids import OwnIds
+from aggtree.storage.index.tuning import read_tuning
+from aggtree.storage.row_bits import clear_missing, extended
+
+
+class Snapshot:
+    """The files of one commit, mapped, and what can be asked of them.
+
+    own_ids : the user's id of each row, or None.
+    maps : the pages of all files.
+    space : what the engine searches.
+    """
+
+    def __init__(
+        self, path: Path, manifest: IndexManifest, vectors: LazyVectors, before: "Snapshot | None" = None
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.vectors = vectors
+        self.segments = _open_segments(path, manifest, before)
+        self.maps = [pages for segment in self.segments for pages in segment.maps]
+        self._live = self._map_live()
+        own_ids = [segment.own_ids for segment in self.segments if segment.own_ids is not None]
+        self.own_ids = OwnIds(own_ids) if own_ids else None
+        self.space = SearchSpace(
+            searcher=self._make_searcher(),
+            metric=manifest.metric,
+            rows=manifest.live_rows,
+            vectors=vectors,
+            live=None if self._live is None else row_bits(self._live),
+        )
+        self._kept: NDArray[np.uint8] | None = None
+        self._filters: WeakSet[Filter] = WeakSet()
+        self._tuning: Tuning | None = None
+        self._lock = threading.Lock()
+        limit_read_ahead(self.maps)
+
+    @property
+    def searcher(self) -> AnySearcher:
+        """The trees; deleted rows are among their answers."""
+        return self.space.searcher
+
+    def _map_live(self) -> NDArray[np.uint8] | None:
+        """The bits of the rows that were not deleted; None when none was."""
+        live = self.manifest.live
+        if live is None:
+            return None
+        check_files(self.path, [live.file])
+        return map_array(self.path, replace(live.file, dtype="|u1", length=live.file.bytes), self.maps)
+
+    def _make_searcher(self) -> AnySearcher:
+        if len(self.segments) == 1:
+            return self.segments[0].searcher
+        return SegmentedSearcher(
+            [
+                Segment(opened.searcher, segment.first_row)
+                for opened, segment in zip(self.segments, self.manifest.segments, strict=True)
+            ]
+        )
+
+    def nearest(self, queries: ArrayLike, request: SearchRequest) -> tuple[Answer, SearchCounts]:
+        """The k nearest of each query, by own ids if there are any, and how much each query looked at."""
+        found, counts = find_nearest(self.space, queries, self.tuned(request))
+        if self.own_ids is not None:
+            found = Answer(self.own_ids.of_rows(found.ids), found.distances)
+        return found, counts
+
+    def within_radius(self, queries: ArrayLike, request: SearchRequest) -> RangeAnswer:
+        """All that a search visits within the radius of each query."""
+        found = find_within_radius(self.space, queries, request)
+        if self.own_ids is not None:
+            found = found._replace(ids=self.own_ids.of_rows(found.ids))
+        return found
+
+    def filter(self, within: Within) -> Filter:
+        """The rows a user allows and that are there."""
+        if isinstance(within, Filter) and within in self._filters:
+            return within
+        made = make_filter(within, self.manifest.all_source_rows, self.own_ids)
+        kept = self.kept_bits()
+        if kept is not None:
+            made = made.among(kept)
+            self._filters.add(made)
+        return made
+
+    def kept_bits(self) -> NDArray[np.uint8] | None:
+        """Bits of the rows that are in a tree and were not deleted, found once; None when all are."""
+        manifest = self.manifest
+        rows = manifest.all_source_rows
+        if manifest.live_rows == rows:
+            return None
+        with self._lock:
+            if self._kept is None:
+                bits = extended(np.empty(0, np.uint8), 0, rows) if self._live is None else self._live.copy()
+                for opened, segment in zip(self.segments, manifest.segments, strict=True):
+                    if segment.rows < segment.source_rows:
+                        clear_missing(bits, opened.tree.ids, segment.first_row, segment.source_rows)
+                self._kept = bits
+            return self._kept
+
+    def reconstruct(self, ids: ArrayLike) -> NDArray[np.float32]:
+        """Reconstructions (n, d) float32 of the vectors of these ids, from their codes."""
+        manifest, dictionaries = self.manifest, self.searcher.dictionaries
+        rows = rows_of_ids(ids, manifest.all_source_rows, self.own_ids, self.kept_bits())
+        vectors = np.empty((len(rows), manifest.dimension), np.float32)
+        for segment in manifest.segments:
+            own = np.flatnonzero(
+                (rows >= segment.first_row) & (rows < segment.first_row + segment.source_rows)
+            )
+            if len(own) == 0:
+                continue
+            codes = read_codes(self.path, segment, rows[own] - segment.first_row)
+            try:
+                vectors[own] = dictionaries.decode(codes)
+            except ValueError as error:
+                raise IndexFormatError(f"{self.path / segment.directory}: {error}: damaged") from error
+        return vectors
+
+    @property
+    def tuning(self) -> Tuning:
+        """What was measured of searches; ValueError when nothing was."""
+        found = self._tuning
+        if found is None:
+            found = self._tuning = read_tuning(self.path, self.manifest.identity)
+        if found is None:
+            raise ValueError(f"{self.path}: was not tuned; run `aggtree tune {self.path}` first")
+        return found
+
+    def use_tuning(self, tuning: Tuning | None) -> None:
+        """Choose among these measurements from now on; None looks for new ones."""
+        self._tuning = tuning
+
+    def tuned(self, request: SearchRequest) -> SearchRequest:
+        """The request with tuned parameters in the place of its recall or time, if it has one."""
+        return self.tuning.apply(request) if request.tuned else request
+
+
+def _open_segments(path: Path, manifest: IndexManifest, before: Snapshot | None) -> list[OpenSegment]:
+    """All segments; those that an earlier snapshot has open are not opened again."""
+    known = {segment.files: segment for segment in before.segments} if before is not None else {}
+    return [known.get(segment.files) or OpenSegment(path, segment) for segment in manifest.segments]

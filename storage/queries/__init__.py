@@ -1,1 +1,0 @@
-"""What does a search need from disk beside the tree?"""
