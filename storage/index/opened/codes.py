@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.format import CODES
 from aggtree.storage.index.own_ids import OwnIds
 from aggtree.storage.index.segment_manifest import SegmentManifest
 
@@ -55,7 +54,7 @@ def _is_set(bits: NDArray[np.uint8] | None, rows: NDArray[np.int64]) -> NDArray[
 
 def read_codes(path: Path, segment: SegmentManifest, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Codes (r, width) uint8 of rows of a segment, counted from its first; each chunk is read once."""
-    location = segment.codes.location if segment.codes else path / segment.directory / CODES
+    location = segment.codes_at(path)
     store = CodeStore.open(location)
     shape = segment.source_rows, segment.layout.width
     # A store inside the index bears no name of a build: its directory does.

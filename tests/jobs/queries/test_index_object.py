@@ -123,7 +123,7 @@ def test_codes_of_another_index_are_refused(tmp_path: Path) -> None:
     aggtree.build(vectors(), tmp_path / "i", workers=0, codes=codes, **SMALL)
     metadata = tmp_path / "codes.zarr" / "zarr.json"
     with aggtree.open(tmp_path / "i") as index:
-        metadata.write_text(metadata.read_text().replace(index.manifest.build, "0" * 12))
+        metadata.write_text(metadata.read_text().replace(index.manifest.first_segment.build, "0" * 12))
         with pytest.raises(IndexFormatError, match="not the codes of"):
             index.reconstruct([1])
 
