@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.intrinsics import load_8_bytes, lowest_bit, within_16
+from aggtree.engine.simd.intrinsics import load_8_bytes
+from aggtree.engine.simd.vector_code import LANES
+from aggtree.engine.simd.vector_instructions import lanes_at_most, lowest_bit
 
 LABELS = 256
 
@@ -152,7 +154,7 @@ def leaf_values(
         for i in range(parts.places[part], parts.places[part + 1]):
             value = parts.bases[part] + _stored_norm(records, place, norm_bytes, step)
             for j in range(suffix):
-                value += columns[LABELS * j + records[place + norm_bytes + j]]
+                value += columns[LABELS * j + np.int64(records[place + norm_bytes + j])]
             out[i] = value
             place += size
 
@@ -161,12 +163,12 @@ def leaf_values(
 def passing(values: NDArray[np.generic], count: int, bound: Any, places: NDArray[np.int64]) -> Any:
     """List the places among the first `count` values that do not exceed the bound; return how many.
 
-    values : (v,) float32 or int32, v >= count rounded up to 16
+    values : (v,) float32 or int32, v >= count rounded up to LANES
     """
     found = 0
-    for start in range(0, count, 16):
-        mask = within_16(values, start, bound)
-        if count - start < 16:
+    for start in range(0, count, LANES):
+        mask = lanes_at_most(values, start, bound)
+        if count - start < LANES:
             mask &= (1 << (count - start)) - 1
         while mask != 0:
             places[found] = start + lowest_bit(mask)

@@ -26,7 +26,7 @@ from aggtree.engine.scan.sieve_kernels import (
 from aggtree.engine.scan.top_k_kernels import NO_BOUND, Best, add_best, distance_of, rank_of
 from aggtree.engine.simd.compiled import inlined, kernel
 from aggtree.engine.simd.intrinsics import prefetch_early
-from aggtree.engine.simd.sieve_instructions import SIEVE_BYTES, SIEVE_REACH, SIEVED
+from aggtree.engine.simd.sieve_instructions import READ_AHEAD, SIEVE_BYTES, SIEVED
 from aggtree.engine.tree.layout import Tree
 
 # Leaves that passed the sieve and are scored together: the bound they may lower is that of the next.
@@ -158,7 +158,7 @@ def _sieve_limit(
 ) -> Any:
     """What the sieve lets pass of leaves of one node; FULL where they are not to be sieved."""
     size = plan.record_sizes[level]
-    reach = record + (rows + SIEVED) * size + SIEVE_REACH
+    reach = record + (rows + SIEVED) * size + READ_AHEAD
     sieved = plan.sieved and plan.norm_bytes < 4 and size <= SIEVE_BYTES and reach <= len(tree.records)
     if sieved and rows >= SIEVE_ROWS and bound != NO_BOUND:
         return _limit_of_node(tree, plan, columns, level, base, bound, sieve)

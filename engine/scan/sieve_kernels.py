@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.simd.compiled import inlined, kernel
-from aggtree.engine.simd.intrinsics import lowest_bit
 from aggtree.engine.simd.sieve_instructions import NINE, PLANES, SIEVED, sieve_64, sieve_64_of_nine
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import row_minima
+from aggtree.engine.simd.vector_instructions import lowest_bit, row_minima
 
 LABELS = 256
 # Leaves below which a node is not worth a look through the sieve.
@@ -134,7 +133,7 @@ def sieve_leaves(
     """Note which of the `rows` records from byte `place` on have a sum within the limit, in sieve.masks.
 
     start : the record that `place` is of, a multiple of SIEVED; its mask is number start / SIEVED
-    At least SIEVE_REACH bytes follow the records of whole SIEVED rows.
+    At least READ_AHEAD bytes follow the records of whole SIEVED rows.
     """
     rest = size % PLANES
     # One plane or two are made faster by themselves than by eights.

@@ -27,7 +27,7 @@ from aggtree.engine.scan.sieve_kernels import (
 )
 from aggtree.engine.search.metrics import CosineSearcher, InnerProductSearcher
 from aggtree.engine.search.searcher import Searcher
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, SIEVE_BYTES, SIEVE_REACH
+from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, READ_AHEAD, SIEVE_BYTES
 from aggtree.engine.training.annealing_state import norm_ranges
 from aggtree.engine.tree.layout import build_tree
 
@@ -35,7 +35,7 @@ can_sieve = pytest.mark.skipif(not CAN_SIEVE, reason="this processor has no byte
 
 
 def listed(records: np.ndarray, rows: int, size: int, sieve: Sieve, limit: float) -> list[int]:
-    padded = np.concatenate([records, np.zeros(64 * size + SIEVE_REACH, np.uint8)])
+    padded = np.concatenate([records, np.zeros(64 * size + READ_AHEAD, np.uint8)])
     places = np.empty(max(rows, 1), np.int64)
     index = sieve_index(np.array([size]))[0]
     for start in range(0, rows, 192):  # a part of a piece at a time
@@ -69,7 +69,7 @@ def test_no_more_is_read_than_was_said(size: int) -> None:
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     assert protect(array.ctypes.data + 2 * page, page, 0) == 0
-    end = 2 * page - SIEVE_REACH
+    end = 2 * page - READ_AHEAD
     index = sieve_index(np.array([size]))[0]
     sieve_leaves(array[: 2 * page], end - 64 * size, 0, 64, size, index, sieve, np.float32(9))
     assert sieve.masks[0] == 2**64 - 1
