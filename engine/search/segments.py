@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.params import SearchParams
-from aggtree.engine.scan.filter_kernels import RowBits
+from aggtree.engine.scan.records import RowBits
 from aggtree.engine.search.filters import look_further, row_bits
 from aggtree.engine.search.searcher import Answer, SearchCounts, Searcher
 from aggtree.engine.search.segment_kernels import merge_answers

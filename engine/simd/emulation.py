@@ -1,7 +1,7 @@
 """Each primitive in numpy, under its name: what kernels call where the JIT is switched off; twins for tests.
 
-Sums of floats are rounded in another order or less often than in machine code, so they agree in all but the
-last bits, and exactly where every sum is an integer below 2**24.
+Products and sums of floats are rounded one by one, where machine code rounds a multiply-add once: the results
+agree in all but the last bits, and exactly where all sums are integers below 2**24.
 """
 
 from typing import Any
@@ -64,8 +64,9 @@ def add_squares(
     vector = start.copy()
     for row in rows[first:last]:
         vector += words[row]
-    eights = vector[: len(vector) // 8 * 8].reshape(-1, 8).astype(np.float64)
-    sums[:] = np.square(eights).sum(axis=0)
+    sums[:] = 0
+    for eight in vector[: len(vector) // 8 * 8].reshape(-1, 8):
+        sums += eight * eight
 
 
 def multiply_tile(
@@ -76,10 +77,12 @@ def multiply_tile(
     out: NDArray[Any],
     column: int,
 ) -> None:
-    tile = rows[row : row + TILE_ROWS].astype(np.float64)
-    products = (tile[:, :, None] * panel).sum(axis=1)
     columns = slice(column, column + LANES)
-    out[row : row + TILE_ROWS, columns] = (start[columns] + products).astype(np.float32)
+    terms = np.empty((TILE_ROWS, 1 + len(panel), LANES), np.float32)
+    terms[:, 0] = start[columns]
+    terms[:, 1:] = rows[row : row + TILE_ROWS, :, None] * panel
+    # Dimension after dimension, as the kernels that compute one product at a time do.
+    out[row : row + TILE_ROWS, columns] = np.add.accumulate(terms, axis=1)[:, -1]
 
 
 def score_bytes(
