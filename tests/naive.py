@@ -183,7 +183,7 @@ def order_pairs(chosen, counts):
     return [[row, i] for _, row, i in sorted(pairs)]
 
 
-def nearest_first(query, words, groups, centre_scores, limit, probes):
+def nearest_nodes(query, words, groups, centre_scores, limit, probes):
     """The `limit` words nearest to a query in the `probes` nearest groups, and how many those hold."""
     scores = np.maximum(0, centre_scores + np.sum(query**2))
     near = np.argsort(scores, kind="stable")[:probes].tolist()
@@ -192,15 +192,15 @@ def nearest_first(query, words, groups, centre_scores, limit, probes):
     return inside[:limit], len(inside)
 
 
-def near_first(queries, words, groups, centre_scores, limit, probes):
-    """What `nearest_first` says of each query."""
+def probe_groups(queries, words, groups, centre_scores, limit, probes):
+    """What `nearest_nodes` finds for each query."""
     return [
-        nearest_first(query, words, groups, scores, limit, probes)
+        nearest_nodes(query, words, groups, scores, limit, probes)
         for query, scores in zip(queries, centre_scores, strict=True)
     ]
 
 
-def look_up_tables(queries, rows, start):
+def distance_tables(queries, rows, start):
     return start + queries @ rows, (queries.astype(np.float64) ** 2).sum(axis=1)
 
 
@@ -264,14 +264,14 @@ def sieve_leaves(records, rows, size, tables, limit):
     return [row for row, total in enumerate(sums[:rows]) if min(total, 255) <= limit]
 
 
-def near_leaves(masks, rows):
+def list_set_bits(masks, rows):
     """Numbers of the bits that are set."""
     return [row for row in range(rows) if int(masks[row // 64]) >> row % 64 & 1]
 
 
 def reset_sieve():
     """What is known before any node of a level: nothing."""
-    return [0, np.inf, 0, np.inf]
+    return {"lowest": 0, "largest": np.inf, "scale": 0, "nearest": np.inf}
 
 
 def fit_sieve(columns, norm_bytes, suffix, step, room, fitted):
@@ -592,7 +592,7 @@ def node_offset(node):
 
 
 def generate_row(model, seed, row):
-    """One row, in whole numbers up to the last step."""
+    """One row, in integers up to the last step."""
     purpose = {name: (i + 1) << 32 for i, name in enumerate(["anchor", "child", "step", "own", "factor"])}
     key = draw(seed, row)
     anchor = sum(int(share) <= draw(key, purpose["anchor"]) >> 32 for share in model.shares)

@@ -1,22 +1,12 @@
-"""Kernels of filters: a bit for each row says whether it may be an answer."""
+"""Kernels of filters: a bit for each row states whether it may be an answer."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.scan.records import RowBits
 from aggtree.engine.simd.compiled import kernel
-
-
-class RowBits(NamedTuple):
-    """Which rows of a tree may be answers: bit `first + i` stands for the tree's row i.
-
-    bits : (b,) uint8, read-only, bit n % 8 of byte n // 8; rows beyond them are not allowed
-    first : where the tree's rows begin among those of the whole index
-    """
-
-    bits: NDArray[np.uint8]
-    first: np.uint64
 
 
 @kernel

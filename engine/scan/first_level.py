@@ -1,4 +1,4 @@
-"""The first level made ready for queries: words as columns of the look-up tables, grouped when very wide.
+"""The first level made ready for queries: words as columns of the distance tables, grouped when very wide.
 
 With 65,536 words a product with every word would cost more than the rest of a query. Their nodes are
 clustered once, when a tree is built or, failing that, opened, and a query multiplies only the words of
@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.scan.first_level_kernels import FirstLevel
-from aggtree.engine.scan.table_kernels import DIMENSION_STEP, LookUpWords
+from aggtree.engine.scan.records import LABELS, FirstLevel, TableWords
+from aggtree.engine.scan.table_kernels import DIMENSION_STEP
 from aggtree.engine.simd.byte_product_instructions import QUAD, ZERO
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.tree.layout import Tree
 
-LABELS = 256
 # Level-1 nodes scored in one stage.
 ONE_STAGE = 4096
 WORDS_PER_GROUP = 64
@@ -58,8 +57,8 @@ def group_probes(first: FirstLevel, limit: int, reach: float) -> int:
     return min(first.groups, max(1, round(wanted * first.groups / first.nodes)))
 
 
-def regions(words: LookUpWords, groups: int) -> LookUpWords | None:
-    """Columns of centres of the groups' centres, to tell which queries are near each other; None of few.
+def regions(words: TableWords, groups: int) -> TableWords | None:
+    """Columns of centres of the groups' centres, to find which queries are near each other; None of few.
 
     Each is beside the nearest of those before it that is not beside another: queries in the order of their
     nearest column stay near each other beyond a column's end.
@@ -76,11 +75,11 @@ def regions(words: LookUpWords, groups: int) -> LookUpWords | None:
     rows = np.zeros((len(words.rows), REGIONS), np.float32)
     start = np.full(REGIONS, np.inf, np.float32)
     rows[:, : len(order)], start[: len(order)] = -2 * centres[order].T, squares[order]
-    return LookUpWords(rows, panels_of(rows), start)
+    return TableWords(rows, panels_of(rows), start)
 
 
 def panels_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Columns (d, columns) in panels of LANES, as `LookUpWords` has them."""
+    """Columns (d, columns) in panels of LANES, as `TableWords` has them."""
     return np.ascontiguousarray(rows.reshape(len(rows), -1, LANES).transpose(1, 0, 2))
 
 
@@ -110,22 +109,22 @@ def prepare(
     dictionaries: Dictionaries,
     one_stage: int = ONE_STAGE,
     groups: FirstGroups | None = None,
-) -> tuple[FirstLevel, LookUpWords]:
-    """Group the level-1 nodes if there are more than `one_stage`; lay out the words for look-up tables.
+) -> tuple[FirstLevel, TableWords]:
+    """Group the level-1 nodes if there are more than `one_stage`; lay out the words for distance tables.
 
     groups : what `group_nodes` made of this tree before, to be used instead
     """
     nodes = len(tree.first_labels)
     if groups is None and nodes <= one_stage:
         norms = np.array(tree.norms[1 : 1 + nodes], np.float32)
-        words = look_up_words(dictionaries.part(0)[tree.first_labels], norms, dictionaries)
+        words = table_words(dictionaries.part(0)[tree.first_labels], norms, dictionaries)
         return first_level(NO_GROUPS, tree, dictionaries), words
     if groups is None:
         groups = group_nodes(tree.first_labels, tree.norms[1 : 1 + nodes], dictionaries)
     else:
         check_groups(groups, nodes, dictionaries.dimension)
     squares = np.vecdot(groups.centres, groups.centres)
-    return first_level(groups, tree, dictionaries), look_up_words(groups.centres, squares, dictionaries)
+    return first_level(groups, tree, dictionaries), table_words(groups.centres, squares, dictionaries)
 
 
 def first_level(groups: FirstGroups, tree: Tree, dictionaries: Dictionaries) -> FirstLevel:
@@ -154,7 +153,7 @@ def group_nodes(
     """Group the level-1 nodes of these first labels (n,) and norms (n,); the same for the same input."""
     words = dictionaries.part(0)[labels]
     centres, groups = cluster(words, max(1, len(words) // WORDS_PER_GROUP))
-    return grouped(words, np.asarray(norms, np.float32), groups, centres)
+    return lay_out_groups(words, np.asarray(norms, np.float32), groups, centres)
 
 
 def check_groups(groups: FirstGroups, nodes: int, dimension: int) -> None:
@@ -183,9 +182,9 @@ def check_groups(groups: FirstGroups, nodes: int, dimension: int) -> None:
         raise ValueError("groups of the first level do not begin with their nodes")
 
 
-def look_up_words(
+def table_words(
     first: NDArray[np.float32], start: NDArray[np.float32], dictionaries: Dictionaries
-) -> LookUpWords:
+) -> TableWords:
     """Columns of the tables: start - 2 q·w for `first`, then -2 q·w for 256 words of each other dictionary.
 
     first : (f, d) float32, start : (f,) float32
@@ -200,7 +199,7 @@ def look_up_words(
         rows[: dictionaries.dimension, column : column + sizes[number]] = -2 * dictionaries.part(number).T
     starts = np.zeros(rows.shape[1], np.float32)
     starts[: len(first)] = start
-    return LookUpWords(rows, panels_of(rows), starts)
+    return TableWords(rows, panels_of(rows), starts)
 
 
 def cluster(words: NDArray[np.float32], groups: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -233,7 +232,7 @@ def as_quads(differences: NDArray[np.int8]) -> NDArray[np.uint8]:
     return (quads.ravel().view(np.uint8) ^ np.uint8(ZERO)).ravel()
 
 
-def grouped(
+def lay_out_groups(
     words: NDArray[np.float32],
     norms: NDArray[np.float32],
     labels: NDArray[np.int64],

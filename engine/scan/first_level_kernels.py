@@ -1,20 +1,20 @@
 """Kernel of the first level: the nearest level-1 nodes of a query, in one stage or two.
 
-A level of up to a few thousand nodes is scored whole, in the query's look-up table. A wider one is
+A level of up to a few thousand nodes is scored whole, in the query's distance table. A wider one is
 grouped: the table scores the groups' centres, and only the words of the nearest groups are multiplied.
-What that takes is reading them, so they are kept in a byte per dimension, told from their centre, and
+What that takes is reading them, so they are kept in a byte per dimension, relative to their centroid, and
 multiplied with the query's values in bytes; the nodes that are kept are scored again by their words
 themselves.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.scan.leaf_kernels import passing
+from aggtree.engine.scan.records import Best, FirstLevel, FirstScratch
 from aggtree.engine.scan.top_k_kernels import (
-    Best,
     add_best,
     cut_best,
     cut_beyond,
@@ -27,75 +27,17 @@ from aggtree.engine.simd.compiled import inlined, kernel
 from aggtree.engine.simd.intrinsics import prefetch, prefetch_early
 from aggtree.engine.simd.vector_code import LANES
 
-# Pairs of a query and a group that are scored before a group is looked into that was asked for.
+# Pairs of a query and a group that are scored between the prefetch of a group and its use.
 PAIRS_AHEAD = 12
-# Least ranks that tell how far the nearest nodes are, a multiple of LANES.
+# Least ranks that estimate how far the nearest nodes are, a multiple of LANES.
 LEAST = 4 * LANES
 # A query's values, in bytes, reach from minus this to this.
 QUERY_STEPS = 127
 
 
-class FirstLevel(NamedTuple):
-    """Level-1 nodes by group; without groups, only their number counts.
-
-    nodes : number of level-1 nodes, groups : number of groups, 0 for none
-    group_start : (groups + 1,) int64, first column of each group, multiples of LANES
-    members : (groups,) int64, nodes of each group, in its first columns
-    steps : (groups,) float32; quads : (columns * d,) uint8, for each group an array (d / QUAD, columns of the
-        group, QUAD) of words less the centre: a word is centre + step * (byte - ZERO), rounded
-    offsets : (columns,) float32, (‖x̂‖² of the node - ‖centre‖²) / (-2 step)
-    numbers : (columns,) int64, of the nodes; what columns of no node hold is not read
-    words : (K, d) float32, of the first dictionary; labels : (nodes,) uint16, the word of each node
-    norms : (nodes,) float32
-    """
-
-    nodes: int
-    groups: int
-    group_start: NDArray[np.int64]
-    members: NDArray[np.int64]
-    steps: NDArray[np.float32]
-    quads: NDArray[np.uint8]
-    offsets: NDArray[np.float32]
-    numbers: NDArray[np.int64]
-    words: NDArray[np.float32]
-    labels: NDArray[np.uint16]
-    norms: NDArray[np.float32]
-
-
-class FirstScratch(NamedTuple):
-    """Memory of one thread for the first level of t queries, which look into p groups each.
-
-    ranks : (t, c + w) int32, of the nodes scored, c of them at most, a multiple of LANES, and w columns in
-        the widest group; places, columns : (c,) int64, of the nearest; minima : (LEAST,) int32, scratch
-    queries : (t, d) int8, units : (t,) float32, sums : (t,) int32, see `query_bytes`
-    groups : the nearest groups; chosen : (t, p) int64, their numbers, ascending, counts : (t,) int64, how
-        many; starts : (t, p + 1) int64, how many nodes were scored before each
-    near : (t, n) uint64, the nearest nodes of each query, n at most, near_counts : (t,) int64, how many
-    pairs : (t * p, 2) int64, of queries and places in `chosen`, by group; ends : (groups + 1,) int64, scratch
-    no_names : (0,) uint64, see `cut_best`
-    """
-
-    ranks: NDArray[np.int32]
-    places: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    minima: NDArray[np.int32]
-    queries: NDArray[np.int8]
-    units: NDArray[np.float32]
-    sums: NDArray[np.int32]
-    groups: Best
-    chosen: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    near: NDArray[np.uint64]
-    near_counts: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    no_names: NDArray[np.uint64]
-
-
 @kernel
 def _columns_of(first: FirstLevel, scratch: FirstScratch, row: int, count: int) -> None:
-    """Find the columns of the first `count` places, which ascend, and ask for the numbers of their nodes."""
+    """Find the columns of the first `count` places, which ascend, and prefetch the numbers of their nodes."""
     i, starts, chosen = 0, scratch.starts[row], scratch.chosen[row]
     for j in range(count):
         place = scratch.places[j]
@@ -107,7 +49,7 @@ def _columns_of(first: FirstLevel, scratch: FirstScratch, row: int, count: int) 
 
 
 @kernel
-def _nearest(
+def _keep_nearest(
     first: FirstLevel,
     scratch: FirstScratch,
     row: int,
@@ -185,7 +127,7 @@ def _choose_groups(
     ranks, chosen, starts = scratch.ranks[row], scratch.chosen[row], scratch.starts[row]
     for i in range(first.groups):
         ranks[i] = rank_of(table[i] + square)
-    count = _nearest(first, scratch, row, first.groups, probes, group_reach, False, scratch.groups)
+    count = _keep_nearest(first, scratch, row, first.groups, probes, group_reach, False, scratch.groups)
     for i in range(count):
         # In order already, but for groups that are equally far.
         group, place = np.int64(scratch.groups.numbers[i]), i
@@ -200,15 +142,22 @@ def _choose_groups(
 
 
 @kernel
-def order_pairs(chosen: Any, counts: Any, rows: int, ends: NDArray[np.int64], pairs: Any) -> Any:
+def order_pairs(
+    chosen: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    rows: int,
+    ends: NDArray[np.int64],
+    queries: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> Any:
     """List the pairs (row, i) of chosen[row, i], i < counts[row], by group and row; return how many.
 
     chosen : (t, p) int64, ascending in each row; counts : (t,) int64, ends : (groups + 1,) int64, scratch
-    pairs : (t * p, 2) int64
+    queries, places : (t * p,) int64, row and i of each pair
     """
     if rows == 1:
         for i in range(counts[0]):
-            pairs[i, 0], pairs[i, 1] = 0, i
+            queries[i], places[i] = 0, i
         return counts[0]
     ends[:] = 0
     for row in range(rows):
@@ -219,14 +168,14 @@ def order_pairs(chosen: Any, counts: Any, rows: int, ends: NDArray[np.int64], pa
     for row in range(rows):
         for i in range(counts[row]):
             group = chosen[row, i]
-            pairs[ends[group], 0], pairs[ends[group], 1] = row, i
+            queries[ends[group]], places[ends[group]] = row, i
             ends[group] += 1
     return ends[len(ends) - 1]
 
 
 @inlined
 def _prefetch_group(first: FirstLevel, group: int, size: int) -> None:
-    """Ask for the words of a group, and for what is added to them."""
+    """Prefetch the words of a group, and what is added to them."""
     start, stop = first.group_start[group], first.group_start[group + 1]
     for place in range(start * size, stop * size, 64):
         prefetch_early(first.quads, place)
@@ -243,14 +192,15 @@ def _score_pairs(
     scratch: FirstScratch,
 ) -> None:
     """Rank the nodes of each of the first `count` pairs' group for its query, nearly."""
-    size, pairs, chosen, asked = scratch.queries.shape[1], scratch.pairs, scratch.chosen, -1
+    queries, places = scratch.pair_queries, scratch.pair_places
+    size, chosen, prefetched = scratch.queries.shape[1], scratch.chosen, -1
     for number in range(count):
-        row, i = pairs[number, 0], pairs[number, 1]
+        row, i = queries[number], places[number]
         if number + PAIRS_AHEAD < count:
-            later = chosen[pairs[number + PAIRS_AHEAD, 0], pairs[number + PAIRS_AHEAD, 1]]
-            if later != asked:
+            later = chosen[queries[number + PAIRS_AHEAD], places[number + PAIRS_AHEAD]]
+            if later != prefetched:
                 _prefetch_group(first, later, size)
-            asked = later
+            prefetched = later
         group = chosen[row, i]
         start, stop = first.group_start[group], first.group_start[group + 1]
         quads = first.quads[start * size : stop * size].reshape(size // QUAD, stop - start, QUAD)
@@ -269,7 +219,7 @@ def _score_pairs(
 
 
 @kernel
-def near_first(
+def probe_groups(
     first: FirstLevel,
     queries: NDArray[np.float32],
     tables: NDArray[np.float32],
@@ -285,17 +235,24 @@ def near_first(
 
     What takes time is reading the groups: each is read once, for all queries that look into it.
     queries : (q, d) float32; tables : (>= q, >= groups) float32, scores of the groups' centres, less ‖q‖²;
-    squares : (>= q,) float32, ‖q‖²; limit, reach : as of `nearest_first`; probes : groups looked into at
+    squares : (>= q,) float32, ‖q‖²; limit, reach : as of `nearest_nodes`; probes : groups looked into at
     most; group_reach : see `cut_beyond`; nodes : scratch
     """
     for row in range(len(queries)):
         _choose_groups(first, tables[row], squares[row], probes, group_reach, scratch, row)
         scratch.units[row], scratch.sums[row] = query_bytes(queries[row], scratch.queries[row])
-    count = order_pairs(scratch.chosen, scratch.counts, len(queries), scratch.ends, scratch.pairs)
+    count = order_pairs(
+        scratch.chosen,
+        scratch.counts,
+        len(queries),
+        scratch.ends,
+        scratch.pair_queries,
+        scratch.pair_places,
+    )
     _score_pairs(first, tables, squares, count, scratch)
     for row in range(len(queries)):
         inside = scratch.starts[row, scratch.counts[row]]
-        kept = _nearest(first, scratch, row, inside, limit, reach, True, nodes)
+        kept = _keep_nearest(first, scratch, row, inside, limit, reach, True, nodes)
         scratch.near_counts[row] = kept
         for i in range(kept):
             scratch.near[row, i] = nodes.numbers[i]
@@ -327,7 +284,7 @@ def _score_exactly(
 
 
 @kernel
-def nearest_first(
+def nearest_nodes(
     first: FirstLevel,
     query: NDArray[np.float32],
     table: NDArray[np.float32],
@@ -341,12 +298,12 @@ def nearest_first(
     """Keep the `limit` nearest level-1 nodes within reach; returns how many, and how many were scored.
 
     table : scores of the nodes, less ‖q‖², where they have no groups; square : ‖q‖²; reach : see `cut_beyond`
-    row : of the query among those `near_first` was given, where there are groups
+    row : of the query among those `probe_groups` was given, where there are groups
     """
     if first.groups == 0:
         for i in range(first.nodes):
             scratch.ranks[0, i] = rank_of(table[i] + square)
-        return _nearest(first, scratch, 0, first.nodes, limit, reach, False, nodes), first.nodes
+        return _keep_nearest(first, scratch, 0, first.nodes, limit, reach, False, nodes), first.nodes
     kept = scratch.near_counts[row]
     for i in range(kept):
         nodes.numbers[i] = scratch.near[row, i]

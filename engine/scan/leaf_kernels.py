@@ -1,27 +1,15 @@
 """Kernels of the leaf scan: distances of a chunk of leaves, then which are within a bound; no branches."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.scan.records import LABELS, LeafParts
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.intrinsics import load_8_bytes, lowest_bit, within_16
-
-LABELS = 256
-
-
-class LeafParts(NamedTuple):
-    """Leaves of several nodes that are scored together, those of part p as places[p] .. places[p + 1].
-
-    places : (p + 1,) int64; leaves : (p,) int64, the first leaf of each part, records : (p,) int64, where in
-        the records it begins; bases : (p,) float32, what its distances share
-    """
-
-    places: NDArray[np.int64]
-    leaves: NDArray[np.int64]
-    records: NDArray[np.int64]
-    bases: NDArray[np.float32]
+from aggtree.engine.simd.intrinsics import load_8_bytes
+from aggtree.engine.simd.vector_code import LANES
+from aggtree.engine.simd.vector_instructions import lanes_at_most, lowest_bit
 
 
 @kernel
@@ -57,7 +45,7 @@ def _stored_norm(records: NDArray[np.uint8], place: Any, norm_bytes: int, step: 
 
 @kernel
 def _word(records: NDArray[np.uint8], place: Any, count: int, inside: bool) -> Any:
-    """The `count` bytes from a place on as a little-endian number; what is above them, nobody reads."""
+    """The `count` bytes from a place on as a little-endian number; what is above them is not used."""
     if inside:
         return load_8_bytes(records, place)
     word = np.uint64(0)
@@ -79,7 +67,7 @@ def _values_by_words(
 ) -> None:
     """`leaf_values` for norms of one byte and suffixes of 5 to 8: a record is one word, or a byte and one.
 
-    inside : whether 8 bytes may be read from any record on
+    inside : whether 8 bytes may be read from the start of any record
     """
     for part in range(count):
         place, base = parts.records[part], parts.bases[part]
@@ -115,13 +103,13 @@ def _values_by_words(
 
 
 @kernel
-def _reach(parts: LeafParts, count: int, size: int) -> Any:
+def _last_byte_read(parts: LeafParts, count: int, size: int) -> Any:
     """The byte behind an 8-byte load from the last record of any part, or a byte more."""
-    reach = 0
+    last = 0
     for part in range(count):
         rows = parts.places[part + 1] - parts.places[part]
-        reach = max(reach, parts.records[part] + (rows - 1) * size + 9)
-    return reach
+        last = max(last, parts.records[part] + (rows - 1) * size + 9)
+    return last
 
 
 @kernel
@@ -142,7 +130,7 @@ def leaf_values(
     suffix = size - norm_bytes
     if norm_bytes == 1 and 5 <= suffix <= 8:
         # A load of 8 bytes may reach beyond its record, but not beyond the array.
-        if _reach(parts, count, size) <= len(records):
+        if _last_byte_read(parts, count, size) <= len(records):
             _values_by_words(records, parts, count, suffix, True, step, columns, out)
         else:
             _values_by_words(records, parts, count, suffix, False, step, columns, out)
@@ -152,7 +140,7 @@ def leaf_values(
         for i in range(parts.places[part], parts.places[part + 1]):
             value = parts.bases[part] + _stored_norm(records, place, norm_bytes, step)
             for j in range(suffix):
-                value += columns[LABELS * j + records[place + norm_bytes + j]]
+                value += columns[LABELS * j + np.int64(records[place + norm_bytes + j])]
             out[i] = value
             place += size
 
@@ -161,12 +149,12 @@ def leaf_values(
 def passing(values: NDArray[np.generic], count: int, bound: Any, places: NDArray[np.int64]) -> Any:
     """List the places among the first `count` values that do not exceed the bound; return how many.
 
-    values : (v,) float32 or int32, v >= count rounded up to 16
+    values : (v,) float32 or int32, v >= count rounded up to LANES
     """
     found = 0
-    for start in range(0, count, 16):
-        mask = within_16(values, start, bound)
-        if count - start < 16:
+    for start in range(0, count, LANES):
+        mask = lanes_at_most(values, start, bound)
+        if count - start < LANES:
             mask &= (1 << (count - start)) - 1
         while mask != 0:
             places[found] = start + lowest_bit(mask)

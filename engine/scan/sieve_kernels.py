@@ -1,51 +1,31 @@
-"""Kernels of the sieve: which leaves of a node cannot be near enough, told from sums of bytes.
+"""Kernels of the sieve: which leaves of a node cannot be near enough, found from sums of bytes.
 
 The distance of a leaf is base + Σ_j t_j(b_j) over the bytes b_j of its record: look-ups of its labels, and
-multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the whole numbers
+multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the integers
 floor((t_j - l_j) s), cut to 255, have a sum of at most (bound - base - Σ l_j) s for every leaf within a
 bound. Leaves with a larger sum are left out unscored; the others are scored as ever, so the sieve changes no
 answer. It is used where the processor has instructions for it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.scan.records import LABELS, Sieve
 from aggtree.engine.simd.compiled import inlined, kernel
-from aggtree.engine.simd.intrinsics import lowest_bit
 from aggtree.engine.simd.sieve_instructions import NINE, PLANES, SIEVED, sieve_64, sieve_64_of_nine
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import row_minima
+from aggtree.engine.simd.vector_instructions import lowest_bit, row_minima
 
-LABELS = 256
 # Leaves below which a node is not worth a look through the sieve.
 SIEVE_ROWS = 12
-# Most leaves sieved before those that passed are listed.
-SIEVE_PIECE = 512
 # The sum that a leaf at the bound has when the tables are made; made again when it has fallen to the other.
 FITTED, WORN = 240, 120
 # Additions in a distance, and in what it is compared with, times the error of one: more than all of them.
 ROUNDING = np.float32(2.0**-19)
 # Sums from here on say nothing.
 FULL = 255
-
-
-class Sieve(NamedTuple):
-    """Byte tables of one level; memory of one thread.
-
-    tables : (p, 256) uint8, p a multiple of PLANES, a table for each byte of a record, zeros beyond
-    lows : (p,) float32, l_j of each label
-    fit : (4,) float32, Σ l_j, Σ of the largest |t_j|, inf where it is not known, the scale, 0 where there are
-        no tables, and the least base of a node so far
-    minima : (LANES,) float32, scratch; masks : (SIEVE_PIECE / SIEVED,) uint64, a bit for each leaf
-    """
-
-    tables: NDArray[np.uint8]
-    lows: NDArray[np.float32]
-    fit: NDArray[np.float32]
-    minima: NDArray[np.float32]
-    masks: NDArray[np.uint64]
 
 
 @kernel
@@ -55,7 +35,7 @@ def _extent(values: NDArray[np.float32], row: int, minima: NDArray[np.float32]) 
     low = minima[0]
     for lane in range(1, LANES):
         low = min(low, minima[lane])
-    # Sizes of floats order as their bits do, and of whole numbers a vector loop finds the largest.
+    # Sizes of floats order as their bits do, and of integers a vector loop finds the largest.
     largest = np.int32(0)
     entries = values[row].view(np.int32)
     for label in range(LABELS):
@@ -79,8 +59,9 @@ def _fill_norm_table(table: NDArray[np.uint8], weight: Any) -> None:
 
 @inlined
 def reset_sieve(sieve: Sieve) -> None:
-    """Nothing is known of the level that comes."""
-    sieve.fit[0], sieve.fit[1], sieve.fit[2], sieve.fit[3] = 0, np.inf, 0, np.inf
+    """Forget the tables of another level, and its nodes."""
+    sieve.lowest[0], sieve.largest[0], sieve.scale[0] = 0, np.inf, 0
+    sieve.nearest[0] = np.inf
 
 
 @kernel
@@ -106,13 +87,13 @@ def fit_sieve(
     for row in range(suffix):
         _fill_table(sieve.tables[norm_bytes + row], values[row], sieve.lows[row], scale)
     sieve.tables[norm_bytes + suffix :] = 0
-    sieve.fit[0], sieve.fit[1], sieve.fit[2] = lowest, largest, scale
+    sieve.lowest[0], sieve.largest[0], sieve.scale[0] = lowest, largest, scale
 
 
 @inlined
 def sieve_limit(sieve: Sieve, base: Any, bound: Any) -> Any:
-    """The largest sum of a leaf within a bound; -1 if there is none, FULL where the sieve cannot tell."""
-    lowest, largest, scale = sieve.fit[0], sieve.fit[1], sieve.fit[2]
+    """The largest sum of a leaf within a bound; -1 if there is none, FULL where the sieve does not decide."""
+    lowest, largest, scale = sieve.lowest[0], sieve.largest[0], sieve.scale[0]
     room = bound - base - lowest + ROUNDING * (abs(bound) + abs(base) + largest)
     if room < 0:
         return np.float32(-1)
@@ -134,7 +115,7 @@ def sieve_leaves(
     """Note which of the `rows` records from byte `place` on have a sum within the limit, in sieve.masks.
 
     start : the record that `place` is of, a multiple of SIEVED; its mask is number start / SIEVED
-    At least SIEVE_REACH bytes follow the records of whole SIEVED rows.
+    At least READ_AHEAD bytes follow the records of whole SIEVED rows.
     """
     rest = size % PLANES
     # One plane or two are made faster by themselves than by eights.
@@ -151,10 +132,10 @@ def sieve_leaves(
 
 
 @inlined
-def near_leaves(masks: NDArray[np.uint64], rows: int, places: NDArray[np.int64]) -> Any:
-    """List which of `rows` records their masks name; return how many.
+def list_set_bits(masks: NDArray[np.uint64], rows: int, places: NDArray[np.int64]) -> Any:
+    """List the bits that are set among the first `rows` of the masks; return how many.
 
-    Apart from making the masks: to go the wrong way here, which is often, must not stop the sieve.
+    Apart from making the masks: a mispredicted branch here, which is frequent, must not stop the sieve.
     """
     found = 0
     for start in range(0, rows, SIEVED):

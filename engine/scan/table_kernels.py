@@ -1,10 +1,11 @@
-"""Kernel of the look-up tables: one product of queries and words per block of queries."""
+"""Kernel of the distance tables (ADC tables): one product of queries and words per block of queries."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.scan.records import TableWords
 from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.simd.product_instructions import TILE_ROWS, multiply_tile
 from aggtree.engine.simd.vector_code import LANES
@@ -14,18 +15,6 @@ DIMENSION_STEP = 8
 SWEEP = 512
 # So few queries are multiplied one by one.
 FEW = 2
-
-
-class LookUpWords(NamedTuple):
-    """Words as columns, twice: by dimension for one query, in panels for many.
-
-    rows : (d, columns) float32, panels : (columns / LANES, d, LANES) float32, d a multiple of 8
-    start : (columns,) float32, added to each column
-    """
-
-    rows: NDArray[np.float32]
-    panels: NDArray[np.float32]
-    start: NDArray[np.float32]
 
 
 @kernel
@@ -65,9 +54,9 @@ def multiply_columns(
 
 
 @kernel
-def look_up_tables(
+def distance_tables(
     queries: NDArray[np.float32],
-    words: LookUpWords,
+    words: TableWords,
     tables: NDArray[np.float32],
     squares: NDArray[np.float32],
 ) -> Any:

@@ -5,11 +5,12 @@ bits of a float32 that is not negative, which order as integers do: counting the
 is a vector loop, so the bound of a cut is found by bisection faster than by moving any element.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.scan.records import Best
 from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.tree.sort_kernels import sort_numbers
 
@@ -19,17 +20,6 @@ NO_BOUND = np.int32(0x7F800000)
 CROWDED = 64
 # Entries whose mean distance says how far the others may be.
 NEAREST = 10
-
-
-class Best(NamedTuple):
-    """A list of the best so far, in no order.
-
-    ranks : (c,) int32
-    numbers : (c,) uint64, of nodes or leaves
-    """
-
-    ranks: NDArray[np.int32]
-    numbers: NDArray[np.uint64]
 
 
 @kernel
@@ -44,7 +34,7 @@ def distance_of(rank: Any) -> Any:
 
 
 @kernel
-def _within(ranks: NDArray[np.int32], count: int, bound: Any) -> Any:
+def _count_within(ranks: NDArray[np.int32], count: int, bound: Any) -> Any:
     found = np.int32(0)
     for i in range(count):
         found += np.int32(ranks[i] <= bound)
@@ -65,7 +55,7 @@ def rank_bound(ranks: NDArray[np.int32], count: int, keep: int, spare: int) -> t
     middle = below + (bound - below) * keep // count
     while bound - below > 1 and within > keep + spare:
         middle = min(max(middle, below + 1), bound - 1)
-        found = _within(ranks, count, np.int32(middle))
+        found = _count_within(ranks, count, np.int32(middle))
         if found >= keep:
             bound, within = middle, found
         else:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.params import SearchParams
-from aggtree.engine.scan.filter_kernels import RowBits
+from aggtree.engine.scan.records import RowBits
 
 WIDENING = 0.25
 

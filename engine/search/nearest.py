@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.exact.neighbours_kernels import FlatVectors
 from aggtree.engine.params import Metric, SearchParams
-from aggtree.engine.scan.filter_kernels import RowBits
+from aggtree.engine.scan.records import RowBits
 from aggtree.engine.search.filters import Filter, widened, widening
 from aggtree.engine.search.request import SearchRequest, chosen_params
 from aggtree.engine.search.rerank import Reranker, as_answer

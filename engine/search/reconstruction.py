@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.scan.filter_kernels import RowBits, allowed_leaves
+from aggtree.engine.scan.filter_kernels import allowed_leaves
+from aggtree.engine.scan.records import RowBits
 from aggtree.engine.tree.layout import Tree, record_sizes
 
 BLOCK_LEAVES = 1 << 16

@@ -6,7 +6,7 @@ A corrupt file must be an error or a wrong answer, never a crash, and nothing he
   ends were checked when the tree was opened; a range that runs backwards is empty;
 - nodes of a level share no child and no leaf, so all ranges of a level together are cut to its length: a
   query never does more than pass once over the tree, whatever the offsets hold;
-- a label is a byte and each dictionary but the first has 256 columns of the look-up tables, used or not;
+- a label is a byte and each dictionary but the first has 256 columns of the distance tables, used or not;
 - lists are cut when they are full, even where there is no limit.
 """
 
@@ -15,14 +15,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.scan.first_level_kernels import FirstLevel, FirstScratch, near_first, nearest_first
+from aggtree.engine.scan.first_level_kernels import nearest_nodes, probe_groups
 from aggtree.engine.scan.leaf_kernels import passing
+from aggtree.engine.scan.records import (
+    CHUNK,
+    LABELS,
+    Best,
+    FirstLevel,
+    FirstScratch,
+    NodeRanges,
+    Scratch,
+    SearchPlan,
+    TableWords,
+)
 from aggtree.engine.scan.scan_kernels import scan_nodes
-from aggtree.engine.scan.search_plan import CHUNK, LABELS, Scratch, SearchPlan
-from aggtree.engine.scan.table_kernels import LookUpWords, look_up_tables
+from aggtree.engine.scan.table_kernels import distance_tables
 from aggtree.engine.scan.top_k_kernels import (
     NO_BOUND,
-    Best,
     add_best,
     copy_best,
     cut_best,
@@ -34,7 +43,7 @@ from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.simd.intrinsics import prefetch, prefetch_early
 from aggtree.engine.tree.layout import Tree
 
-# Nodes whose children are asked for ahead of time, and bytes of each.
+# Nodes whose children are prefetched ahead, and bytes of each.
 AHEAD = 4
 PREFETCH = 512
 
@@ -48,14 +57,14 @@ def _clamped(starts: NDArray[np.unsignedinteger], node: int, first: int, last: i
 
 @kernel
 def _prefetch_range(array: Any, start: Any, stop: Any, most: int) -> None:
-    """Ask for the bytes start..stop of an array, for `most` at most."""
+    """Prefetch the bytes start..stop of an array, `most` of them at most."""
     for place in range(start, min(stop, start + most), 64):
         prefetch(array, place)
 
 
 @kernel
 def _prefetch_starts(tree: Tree, level: int, numbers: NDArray[np.uint64], kept: int) -> None:
-    """Ask for the offsets of the kept nodes, which are far apart in memory."""
+    """Prefetch the offsets of the kept nodes, which are far apart in memory."""
     for i in range(kept):
         node = tree.level_start[level] + np.int64(numbers[i])
         prefetch(tree.leaf_start, node * tree.leaf_start.itemsize)
@@ -64,7 +73,7 @@ def _prefetch_starts(tree: Tree, level: int, numbers: NDArray[np.uint64], kept: 
 
 @kernel
 def _prefetch_query(tree: Tree, first: FirstLevel, scratch: FirstScratch, row: int) -> None:
-    """Ask for what a query begins with: words and offsets of its nodes, which are far apart in memory."""
+    """Prefetch what a query begins with: words and offsets of its nodes, which are far apart in memory."""
     size = first.words.shape[1] * first.words.itemsize
     for i in range(scratch.near_counts[row]):
         word = np.int64(first.labels[np.int64(scratch.near[row, i])])
@@ -75,7 +84,7 @@ def _prefetch_query(tree: Tree, first: FirstLevel, scratch: FirstScratch, row: i
 
 @kernel
 def _node_ranges(
-    tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int, ranges: NDArray[np.int64]
+    tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int, ranges: NodeRanges
 ) -> None:
     """Read where the leaves and children of the kept nodes lie."""
     first = tree.level_start[level]
@@ -88,11 +97,11 @@ def _node_ranges(
         start, stop = _clamped(tree.child_start, node, child, last)
         stop = min(stop, start + children_left)
         children_left -= stop - start
-        ranges[i, 2], ranges[i, 3] = start, stop
+        ranges.first_child[i], ranges.child_stop[i] = start, stop
         start, stop = _clamped(tree.leaf_start, node, leaf, last_leaf)
         stop = min(stop, start + leaves_left)
         leaves_left -= stop - start
-        ranges[i, 0], ranges[i, 1] = start, stop
+        ranges.first_leaf[i], ranges.leaf_stop[i] = start, stop
 
 
 @kernel
@@ -120,10 +129,10 @@ def _expand_nodes(
     count, bound, scored = 0, NO_BOUND, 0
     for i in range(kept):
         if i + AHEAD < kept:
-            start, stop = ranges[i + AHEAD, 2], ranges[i + AHEAD, 3]
+            start, stop = ranges.first_child[i + AHEAD], ranges.child_stop[i + AHEAD]
             _prefetch_range(tree.labels, start, stop, PREFETCH)
             _prefetch_range(tree.norms, 4 * start, 4 * stop, PREFETCH)
-        start, stop = ranges[i, 2], ranges[i, 3]
+        start, stop = ranges.first_child[i], ranges.child_stop[i]
         if start == stop:
             continue
         scored += stop - start
@@ -153,15 +162,16 @@ def _search_one(
     scratch: Scratch,
     row: int,
     within: Any,
-    visits: NDArray[np.int64],
-) -> Any:
+) -> tuple[Any, Any, Any]:
     """Answer one query into the scratch; return how many answers there are, sorted.
+
+    And how many nodes and leaves were scored.
 
     row : of the query in the scratch of the first level
     """
     levels = len(plan.limits)
     nodes, children = scratch.nodes, scratch.children
-    kept, visits[0] = nearest_first(
+    kept, nodes_scored = nearest_nodes(
         plan.first,
         query,
         table,
@@ -172,8 +182,7 @@ def _search_one(
         row,
         nodes,
     )
-    visits[1] = 0
-    count, bound = 0, NO_BOUND
+    count, bound, leaves_scored = 0, NO_BOUND, 0
     for level in range(1, levels + 1):
         _prefetch_starts(tree, level, nodes.numbers, kept)
         if level == 1:
@@ -182,11 +191,11 @@ def _search_one(
             sort_best(nodes, kept, scratch.bins, scratch.spare)
         _node_ranges(tree, plan, level, nodes, kept, scratch.ranges)
         count, bound, scored = scan_nodes(tree, plan, table, level, kept, scratch, within, count, bound)
-        visits[1] += scored
+        leaves_scored += scored
         if level == levels:
             break
         kept, scored = _expand_nodes(tree, plan, table, level, kept, scratch)
-        visits[0] += scored
+        nodes_scored += scored
         if kept == 0:
             break
         copy_best(children, nodes, kept)
@@ -194,14 +203,14 @@ def _search_one(
     for i in range(count):
         scratch.answers.numbers[i] = tree.ids[np.int64(scratch.answers.numbers[i])]
     sort_best(scratch.answers, count, scratch.bins, scratch.spare)
-    return count
+    return count, nodes_scored, leaves_scored
 
 
 @kernel
 def search_tree(
     tree: Tree,
     plan: SearchPlan,
-    words: LookUpWords,
+    words: TableWords,
     queries: NDArray[np.float32],
     scratch: Scratch,
     within: Any,
@@ -209,7 +218,7 @@ def search_tree(
     distances: NDArray[np.float32],
     visits: NDArray[np.int64],
 ) -> None:
-    """Answer queries, a block of look-up tables at a time.
+    """Answer queries, a block of distance tables at a time.
 
     queries : (>= q, d) float32, one or two rows or whole tiles
     within : RowBits, which rows may be answers; None when all may
@@ -221,11 +230,11 @@ def search_tree(
     for i in range(len(ids)):
         place = i % block
         if place == 0:
-            look_up_tables(queries[i : i + block], words, scratch.tables, scratch.squares)
+            distance_tables(queries[i : i + block], words, scratch.tables, scratch.squares)
         row = place % together
         if row == 0 and plan.first.groups > 0:
             rows = min(together, block - place, len(ids) - i)
-            near_first(
+            probe_groups(
                 plan.first,
                 queries[i : i + rows],
                 scratch.tables[place:],
@@ -239,9 +248,11 @@ def search_tree(
             )
             _prefetch_query(tree, plan.first, first, 0)
         table, square = scratch.tables[place], scratch.squares[place]
-        count = _search_one(tree, plan, queries[i], table, square, scratch, row, within, visits[i])
+        count, visits[i, 0], visits[i, 1] = _search_one(
+            tree, plan, queries[i], table, square, scratch, row, within
+        )
         if row + 1 < rows:
-            # While the answers are written, what the next query begins with is on its way.
+            # What the next query begins with is fetched while the answers are written.
             _prefetch_query(tree, plan.first, first, row + 1)
         for j in range(ids.shape[1]):
             ids[i, j] = np.int64(answers.numbers[j]) if j < count else -1

@@ -18,36 +18,26 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.params import SearchParams
-from aggtree.engine.scan.filter_kernels import RowBits
 from aggtree.engine.scan.first_level import (
     ONE_STAGE,
     REGIONS,
     FirstGroups,
     group_probes,
     group_reach,
-    padded,
     prepare,
     regions,
 )
-from aggtree.engine.scan.first_level_kernels import LEAST, FirstScratch
-from aggtree.engine.scan.leaf_kernels import LeafParts
-from aggtree.engine.scan.search_plan import LABELS, SCORED, Scratch, SearchPlan
-from aggtree.engine.scan.sieve import empty_sieve, sieve_index
-from aggtree.engine.scan.table_kernels import DIMENSION_STEP, LookUpWords, look_up_tables
-from aggtree.engine.scan.top_k_kernels import Best
+from aggtree.engine.scan.records import LABELS, RowBits, Scratch, SearchPlan
+from aggtree.engine.scan.scratch import make_scratch, sieve_index
+from aggtree.engine.scan.table_kernels import distance_tables
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
 from aggtree.engine.search.request import check_queries, chosen_params, default_search
 from aggtree.engine.search.search_kernels import search_tree
 from aggtree.engine.simd.intrinsics import compiled_entry
 from aggtree.engine.simd.product_instructions import TILE_ROWS
 from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
-from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.tree.layout import Tree, check_tree, record_sizes
 
-# Floats of the look-up tables of one block of queries: they stay in the second-level cache.
-BLOCK_FLOATS = 1 << 17
-# Room for ranks of first-level nodes of the queries whose groups are scored together; a query uses a third.
-FIRST_RANKS = 1 << 19
 MAX_LEVEL_NODES = 2**32
 # Nodes a list may hold beyond what is kept.
 ROOM = 8192
@@ -208,7 +198,7 @@ class Searcher:
         if self._regions is None or count < REGIONS:
             return block, None
         tables, squares = np.empty((len(block), REGIONS), np.float32), np.empty(len(block), np.float32)
-        look_up_tables(block, self._regions, tables, squares)
+        distance_tables(block, self._regions, tables, squares)
         order = np.argsort(tables[:count].argmin(axis=1), kind="stable")
         asked, places = block.copy(), np.empty(count, np.int64)
         asked[:count], places[order] = block[order], np.arange(count)
@@ -252,7 +242,7 @@ class Searcher:
         try:
             scratch = spare.pop()
         except IndexError:  # between a look at the list and the pop another thread might take the last
-            scratch = _make_scratch(plan, self._words)
+            scratch = make_scratch(plan, self._words)
         arguments = (self._scored, plan, self._words, queries, scratch, within, ids, distances, visits)
         entry = self._entries.get(within is None)
         if entry is None:
@@ -300,59 +290,3 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
-
-
-def _make_scratch(plan: SearchPlan, words: LookUpWords) -> Scratch:
-    columns, room, answers = words.rows.shape[1], int(plan.room.max()), plan.k + plan.k // 2 + 64
-    block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
-    return Scratch(
-        tables=np.empty((block, columns), np.float32),
-        squares=np.empty(block, np.float32),
-        first=_first_scratch(plan, block),
-        nodes=_empty_list(room),
-        children=_empty_list(room),
-        answers=_empty_list(answers),
-        spare=_empty_list(max(room, answers)),
-        bins=np.empty(max(room, answers) + 1, np.int32),
-        ranges=np.empty((room, 4), np.int64),
-        values=np.empty(SCORED, np.float32),
-        places=np.empty(SCORED, np.int64),
-        parts=LeafParts(
-            places=np.empty(SCORED + 1, np.int64),
-            leaves=np.empty(SCORED + 1, np.int64),
-            records=np.empty(SCORED + 1, np.int64),
-            bases=np.empty(SCORED + 1, np.float32),
-        ),
-        sieve=empty_sieve(int(plan.record_sizes.max())),
-    )
-
-
-def _first_scratch(plan: SearchPlan, block: int) -> FirstScratch:
-    first, probes = plan.first, max(1, plan.probes)
-    # All columns of a group are ranked behind the nodes before it; a file may have any number of empty ones.
-    widest = int(np.diff(first.group_start).max(initial=0))
-    scored = int(np.sort(first.members)[::-1][:probes].sum()) if first.groups else first.nodes
-    entries = padded(max(scored, first.groups), LANES)
-    together = max(1, min(block, FIRST_RANKS // (entries + widest))) if first.groups else 1
-    return FirstScratch(
-        ranks=np.empty((together, entries + widest), np.int32),
-        places=np.empty(entries, np.int64),
-        columns=np.empty(entries, np.int64),
-        minima=np.empty(LEAST, np.int32),
-        queries=np.empty((together, padded(first.words.shape[1], DIMENSION_STEP)), np.int8),
-        units=np.empty(together, np.float32),
-        sums=np.empty(together, np.int32),
-        groups=_empty_list(2 * probes + 64),
-        chosen=np.empty((together, probes), np.int64),
-        counts=np.empty(together, np.int64),
-        starts=np.empty((together, probes + 1), np.int64),
-        near=np.empty((together, int(plan.limits[0])), np.uint64),
-        near_counts=np.empty(together, np.int64),
-        pairs=np.empty((together * probes, 2), np.int64),
-        ends=np.empty(first.groups + 1, np.int64),
-        no_names=np.empty(0, np.uint64),
-    )
-
-
-def _empty_list(room: int) -> Best:
-    return Best(np.empty(room, np.int32), np.empty(room, np.uint64))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.params import SearchParams
-from aggtree.engine.scan.filter_kernels import RowBits
+from aggtree.engine.scan.records import RowBits
 from aggtree.engine.search.request import chosen_params
 from aggtree.engine.search.searcher import Answer, SearchCounts, Searcher
 from aggtree.engine.search.segment_kernels import merge_answers

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
 from aggtree.engine.simd.kernel_cache import KernelCache
+from aggtree.engine.simd.primitive import JIT
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,9 +33,11 @@ OPTIONS: dict[str, Any] = {
 
 
 def _compiled(function: Function, **options: Any) -> Function:
+    if not JIT:
+        # As in machine code, integers wrap around and floats overflow to infinity.
+        return np.errstate(all="ignore")(function)
     dispatcher: Any = numba.njit(**OPTIONS, **options)(function)
-    if hasattr(dispatcher, "_cache"):  # a plain function where numba is switched off
-        dispatcher._cache = KernelCache(function)
+    dispatcher._cache = KernelCache(function)
     return cast(Function, dispatcher)
 
 

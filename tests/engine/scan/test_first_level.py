@@ -14,31 +14,26 @@ from aggtree.engine.scan.first_level import (
     group_nodes,
     group_probes,
     group_reach,
-    grouped,
+    lay_out_groups,
     members_of,
 )
 from aggtree.engine.scan.first_level_kernels import (
     LEAST,
-    FirstLevel,
-    FirstScratch,
-    near_first,
-    nearest_first,
+    nearest_nodes,
     order_pairs,
+    probe_groups,
     query_bytes,
     score_group,
 )
+from aggtree.engine.scan.records import FirstLevel, FirstScratch
+from aggtree.engine.scan.scratch import empty_list
 from aggtree.engine.scan.table_kernels import multiply_columns
-from aggtree.engine.scan.top_k_kernels import Best
 from aggtree.engine.search.metrics import CosineSearcher, InnerProductSearcher
 from aggtree.engine.search.searcher import Searcher
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.tree.layout import build_tree
 
 LIMITED = SearchParams(limits=(25,))
-
-
-def best_of(room: int) -> Best:
-    return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
 
 
 def level_of(groups: FirstGroups, words: np.ndarray, norms: np.ndarray) -> FirstLevel:
@@ -64,7 +59,7 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     centres = random.integers(-60, 61, (7, DIMENSION)).astype(np.float32)
     for group, centre in enumerate(centres):
         words[np.flatnonzero(labels == group)[0], 0] = centre[0] + 127
-    groups = grouped(words, np.vecdot(words, words), labels, centres)
+    groups = lay_out_groups(words, np.vecdot(words, words), labels, centres)
     assert (groups.steps == 1).all()
     first = level_of(groups, words, np.vecdot(words, words))
     queries = random_queries(5, limit)
@@ -77,13 +72,14 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
         queries=np.empty((5, DIMENSION + padding), np.int8),
         units=np.empty(5, np.float32),
         sums=np.empty(5, np.int32),
-        groups=best_of(90),
+        groups=empty_list(90),
         chosen=np.empty((5, probes), np.int64),
         counts=np.empty(5, np.int64),
         starts=np.empty((5, probes + 1), np.int64),
         near=np.empty((5, limit), np.uint64),
         near_counts=np.empty(5, np.int64),
-        pairs=np.empty((5 * probes, 2), np.int64),
+        pair_queries=np.empty(5 * probes, np.int64),
+        pair_places=np.empty(5 * probes, np.int64),
         ends=np.empty(8, np.int64),
         no_names=np.empty(0, np.uint64),
     )
@@ -91,11 +87,11 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
     padded = np.pad(queries, ((0, 0), (0, padding)))
     scores = np.vecdot(centres, centres) - 2 * queries @ centres.T
     squares = np.vecdot(queries, queries)
-    twins = naive.near_first(queries, words, labels, scores, limit, probes)
+    twins = naive.probe_groups(queries, words, labels, scores, limit, probes)
     for together in (5, 1):
         for start in range(0, 5, together):
             asked = slice(start, start + together)
-            near_first(
+            probe_groups(
                 first,
                 padded[asked],
                 scores[asked],
@@ -105,12 +101,12 @@ def test_two_stages_equal_their_twin(limit: int, probes: int) -> None:
                 probes,
                 everywhere,
                 scratch,
-                best_of(2 * limit + 64),
+                empty_list(2 * limit + 64),
             )
             for row, number in enumerate(range(start, start + together)):
-                nodes = best_of(2 * limit + 64)
+                nodes = empty_list(2 * limit + 64)
                 query, square = queries[number], squares[number]
-                kept, scored = nearest_first(
+                kept, scored = nearest_nodes(
                     first, padded[number], scores[number], square, limit, everywhere, scratch, row, nodes
                 )
                 expected, inside = twins[number]
@@ -125,9 +121,10 @@ def test_queries_and_groups_are_paired_by_group(rows: int) -> None:
     random = np.random.default_rng(rows)
     counts = random.integers(0, 6, rows)
     chosen = np.sort([random.permutation(11)[:5] for _ in range(rows)] or np.empty((0, 5), int), axis=1)
-    pairs, ends = np.empty((5 * rows, 2), np.int64), np.empty(12, np.int64)
-    found = order_pairs(chosen, counts, rows, ends, pairs)
-    assert pairs[:found].tolist() == naive.order_pairs(chosen, counts)
+    queries, places, ends = (np.empty(size, np.int64) for size in (5 * rows, 5 * rows, 12))
+    found = order_pairs(chosen, counts, rows, ends, queries, places)
+    pairs = np.stack([queries[:found], places[:found]], axis=1)
+    assert pairs.tolist() == naive.order_pairs(chosen, counts)
 
 
 def test_words_are_kept_to_half_a_step() -> None:
@@ -135,7 +132,7 @@ def test_words_are_kept_to_half_a_step() -> None:
     words = random.normal(size=(90, 11)).astype(np.float32)
     centres, labels = cluster(words, 4)
     norms = np.vecdot(words, words)
-    groups = grouped(words, norms, labels, centres)
+    groups = lay_out_groups(words, norms, labels, centres)
     check_groups(groups, 90, 11)
     for group, (centre, step) in enumerate(zip(centres, groups.steps, strict=True)):
         start, stop = groups.group_start[group : group + 2]
@@ -266,7 +263,7 @@ def test_more_words_are_looked_into_for_more_nodes() -> None:
     words = np.random.default_rng(1).normal(size=(20_000, 8)).astype(np.float32)
     centres, labels = cluster(words, 78)
     norms = np.vecdot(words, words)
-    groups = grouped(words, norms, labels, centres)
+    groups = lay_out_groups(words, norms, labels, centres)
     first = level_of(groups, words, norms)
     probes = [group_probes(first, limit, np.inf) for limit in (1, 64, 128, 10_000, 20_000)]
     assert probes == sorted(probes)
@@ -281,5 +278,5 @@ def test_equal_words_make_one_group() -> None:
     centres, labels = cluster(np.ones((500, 8), np.float32), 5)
     assert len(centres) == 1
     assert set(labels.tolist()) == {0}
-    groups = grouped(np.ones((500, 8), np.float32), np.full(500, 8, np.float32), labels, centres)
+    groups = lay_out_groups(np.ones((500, 8), np.float32), np.full(500, 8, np.float32), labels, centres)
     assert (groups.steps > 0).all() and (groups.quads == 128).all() and not groups.offsets.any()

@@ -13,41 +13,45 @@ from hypothesis import strategies as st
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import SearchParams, TreeParams
-from aggtree.engine.scan.leaf_kernels import LeafParts, leaf_values
-from aggtree.engine.scan.sieve import empty_sieve, sieve_index
+from aggtree.engine.scan.leaf_kernels import leaf_values
+from aggtree.engine.scan.records import LeafParts, Sieve
+from aggtree.engine.scan.scratch import empty_sieve, sieve_index
 from aggtree.engine.scan.sieve_kernels import (
     FITTED,
     FULL,
-    Sieve,
     fit_sieve,
-    near_leaves,
+    list_set_bits,
     reset_sieve,
     sieve_leaves,
     sieve_limit,
 )
 from aggtree.engine.search.metrics import CosineSearcher, InnerProductSearcher
 from aggtree.engine.search.searcher import Searcher
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, SIEVE_BYTES, SIEVE_REACH
+from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, READ_AHEAD, SIEVE_BYTES
 from aggtree.engine.training.annealing_state import norm_ranges
 from aggtree.engine.tree.layout import build_tree
 
 can_sieve = pytest.mark.skipif(not CAN_SIEVE, reason="this processor has no byte permutations (AVX-512 VBMI)")
 
 
+def state_of(sieve: Sieve) -> dict[str, float]:
+    return {name: float(getattr(sieve, name)[0]) for name in ("lowest", "largest", "scale", "nearest")}
+
+
 def listed(records: np.ndarray, rows: int, size: int, sieve: Sieve, limit: float) -> list[int]:
-    padded = np.concatenate([records, np.zeros(64 * size + SIEVE_REACH, np.uint8)])
+    padded = np.concatenate([records, np.zeros(64 * size + READ_AHEAD, np.uint8)])
     places = np.empty(max(rows, 1), np.int64)
     index = sieve_index(np.array([size]))[0]
     for start in range(0, rows, 192):  # a part of a piece at a time
         count = min(rows - start, 192)
         sieve_leaves(padded, start * size, start, count, size, index, sieve, np.float32(limit))
-    found = near_leaves(sieve.masks, rows, places)
+    found = list_set_bits(sieve.masks, rows, places)
     return places[:found].tolist()
 
 
 @can_sieve
 @pytest.mark.parametrize("size", range(1, SIEVE_BYTES + 1))
-def test_near_leaves_equal_their_twin(size: int) -> None:
+def test_leaves_that_pass_equal_their_twin(size: int) -> None:
     random = np.random.default_rng(size)
     for rows in (1, 7, 63, 64, 65, 300):
         records = random.integers(0, 256, rows * size, dtype=np.uint8)
@@ -56,7 +60,7 @@ def test_near_leaves_equal_their_twin(size: int) -> None:
         for limit in (0, 0.5, 100, 200.9, 254.9):
             expected = naive.sieve_leaves(records, rows, size, sieve.tables, np.floor(limit))
             assert listed(records, rows, size, sieve, limit) == expected
-            assert naive.near_leaves(sieve.masks, rows) == expected
+            assert naive.list_set_bits(sieve.masks, rows) == expected
 
 
 @can_sieve
@@ -69,7 +73,7 @@ def test_no_more_is_read_than_was_said(size: int) -> None:
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     assert protect(array.ctypes.data + 2 * page, page, 0) == 0
-    end = 2 * page - SIEVE_REACH
+    end = 2 * page - READ_AHEAD
     index = sieve_index(np.array([size]))[0]
     sieve_leaves(array[: 2 * page], end - 64 * size, 0, 64, size, index, sieve, np.float32(9))
     assert sieve.masks[0] == 2**64 - 1
@@ -83,7 +87,7 @@ def test_tables_are_those_of_their_twin(norm_bytes: int, suffix: int) -> None:
     step, room = np.float32(0.01), np.float32(1.5)
     fit_sieve(sieve, columns, norm_bytes, suffix, step, room)
     tables, lowest, scale = naive.fit_sieve(columns, norm_bytes, suffix, float(step), float(room), FITTED)
-    assert sieve.fit[[0, 2]] == pytest.approx([lowest, scale], rel=1e-5)
+    assert [sieve.lowest[0], sieve.scale[0]] == pytest.approx([lowest, scale], rel=1e-5)
     found = sieve.tables[: norm_bytes + suffix].astype(int)
     # A number that is nearly whole may be rounded to either side.
     assert (np.abs(found - np.array(tables)) <= 1).all() and (found == np.array(tables)).mean() > 0.99
@@ -134,12 +138,12 @@ ODD = [(1, -100), (1, np.inf), (1, np.nan), (-1, 9), (-1e30, 9), (-np.inf, 9), (
 def test_what_tells_nothing_makes_no_tables(step: float, room: float) -> None:
     sieve = empty_sieve(3)
     fit_sieve(sieve, np.zeros(512, np.float32), 1, 2, np.float32(step), np.float32(room))
-    assert sieve.fit[2] == 0 and sieve_limit(sieve, np.float32(0), np.float32(5)) == FULL
+    assert sieve.scale[0] == 0 and sieve_limit(sieve, np.float32(0), np.float32(5)) == FULL
 
 
 def test_a_node_that_is_too_far_holds_nothing() -> None:
     sieve = empty_sieve(3)
-    assert sieve.fit.tolist() == naive.reset_sieve()
+    assert state_of(sieve) == naive.reset_sieve()
     fit_sieve(sieve, np.ones(512, np.float32), 1, 2, np.float32(1), np.float32(50))
     reset = empty_sieve(3)
     for bound, expected in ((60, FULL), (49, FULL), (20, -1)):
@@ -147,7 +151,7 @@ def test_a_node_that_is_too_far_holds_nothing() -> None:
         limit = sieve_limit(sieve, np.float32(30), np.float32(bound))
         assert limit == -1 if expected == -1 else 0 <= limit < FULL
     reset_sieve(sieve)
-    assert sieve.fit.tolist() == naive.reset_sieve()
+    assert state_of(sieve) == naive.reset_sieve()
 
 
 @pytest.mark.parametrize("step", [1.0, 0.0, -0.5, 1e30, -1e30, np.inf, -np.inf, np.nan])
@@ -190,7 +194,7 @@ def test_large_nodes_give_the_answers_of_the_twin(words: tuple[int, ...], norm_b
 
 
 def test_the_sieve_changes_no_bit_of_an_answer() -> None:
-    """On vectors that are no whole numbers, with nodes of many sizes at several levels."""
+    """On vectors that are no integers, with nodes of many sizes at several levels."""
     random = np.random.default_rng(5)
     words = (20, *[256] * 8)
     dictionaries = Dictionaries(random.normal(size=(sum(words), 24)).astype(np.float32), CodeLayout(words))

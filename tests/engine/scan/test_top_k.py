@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggtree.engine.scan.leaf_kernels import LeafParts, leaf_values, passing
+from aggtree.engine.scan.leaf_kernels import leaf_values, passing
+from aggtree.engine.scan.records import Best, LeafParts
 from aggtree.engine.scan.top_k_kernels import (
     NO_BOUND,
-    Best,
     add_best,
     copy_best,
     cut_best,
@@ -60,7 +60,7 @@ def test_a_cut_keeps_the_best(case: tuple[int, int, int], keep: int, spare: int)
 @pytest.mark.parametrize("reach", [1.0, 1.25, 3.0, np.inf])
 @pytest.mark.parametrize(("count", "spread"), [(0, 1), (1, 9), (7, 50), (10, 50), (11, 4), (300, 1000)])
 def test_a_reach_cuts_what_is_far(count: int, spread: int, reach: float) -> None:
-    # Whole numbers, whose sums are exact; no mean of ten of them times a reach is one but by a wide margin.
+    # Integers, whose sums are exact; no mean of ten of them times a reach is one but by a wide margin.
     distances = np.random.default_rng(count).integers(0, spread, count).astype(np.float32)
     ranks = np.array([rank_of(distance) for distance in distances], np.int32)
     best = Best(ranks.copy(), np.arange(count, dtype=np.uint64))

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggtree.engine.params import SearchParams
-from aggtree.engine.scan.table_kernels import FEW, LANES, TILE_ROWS, LookUpWords, look_up_tables
+from aggtree.engine.scan.records import TableWords
+from aggtree.engine.scan.table_kernels import FEW, LANES, TILE_ROWS, distance_tables
 from aggtree.engine.search.request import default_search
 from aggtree.engine.search.searcher import Searcher
 from aggtree.engine.tree.layout import build_tree
@@ -198,8 +199,8 @@ def test_tables_equal_their_twin() -> None:
         start = random.integers(-9, 9, panels * LANES).astype(np.float32)
         by_panel = np.ascontiguousarray(rows.reshape(dimension, panels, LANES).transpose(1, 0, 2))
         tables, squares = np.empty((count, panels * LANES), np.float32), np.empty(count, np.float32)
-        look_up_tables(queries, LookUpWords(rows, by_panel, start), tables, squares)
-        expected, expected_squares = naive.look_up_tables(queries, rows, start)
+        distance_tables(queries, TableWords(rows, by_panel, start), tables, squares)
+        expected, expected_squares = naive.distance_tables(queries, rows, start)
         assert (tables == expected).all()
         assert (squares == expected_squares).all()
 
