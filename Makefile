@@ -4,19 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-scale torture faults damage fuzz readers reliability lint format numbers clean
+.PHONY: help demo test test-slow test-scale torture faults damage fuzz readers reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-# The stamp is renewed when the dependencies change, so a stale environment is never used.
-$(VENV)/installed: pyproject.toml
+# One stamp for each set of dependencies: a target installs only what it uses. Stamps are renewed when
+# pyproject.toml changes, so a stale environment is never used.
+$(VENV)/installed-package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed: $(VENV)/installed-package
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	touch $@
 
-demo: $(VENV)/installed  ## build an index of real SIFT out of core, query it, compare with exact search
+$(VENV)/installed-docs: $(VENV)/installed-package
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
+demo: $(VENV)/installed-package  ## build an index of real SIFT out of core, query it, compare with exact search
 	$(BIN)/python -m aggtree.jobs.demo --directory demo
 
 # worksteal: neighbouring tests, which share fixtures, stay in one process as long as there is enough to do.
@@ -59,6 +68,11 @@ format: $(VENV)/installed  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The variable hides a notice that Material for MkDocs prints about its successor; it says nothing of the pages.
+docs: $(VENV)/installed-docs  ## build the documentation into site/; a warning is an error
+	$(BIN)/python docs/command_line_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # About 23 minutes on two quiet cores. The other figures of docs have commands of their own, on their pages.
 numbers: $(VENV)/installed  ## measure and write the README's figures; DATA=DIR holds photosift500k_*
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
@@ -68,5 +82,5 @@ numbers: $(VENV)/installed  ## measure and write the README's figures; DATA=DIR 
 	$(BIN)/python -m bench numbers
 
 clean:  ## remove what was built here, the demo's index included
-	rm -rf $(VENV) demo build dist *.egg-info
+	rm -rf $(VENV) demo build dist site *.egg-info
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

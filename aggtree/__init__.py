@@ -11,10 +11,9 @@ from aggtree.jobs.compact import compact
 from aggtree.jobs.delete import delete
 from aggtree.jobs.export import export
 from aggtree.storage.errors import AggtreeError, IndexFormatError, SourceError
-from aggtree.storage.index.reader import Index, open_index
+from aggtree.storage.index.reader import Index
+from aggtree.storage.index.reader import open_index as open
 from aggtree.storage.version import __version__
-
-open = open_index
 
 __all__ = [
     "AggtreeError",

@@ -1,6 +1,6 @@
-"""Write the command line's reference page from the commands themselves: `python docs/command_line_page.py`.
+"""Write the reference page of the command line from the commands: `python docs/command_line_page.py`.
 
-`tests/project/test_docs.py` holds the committed page to name every command and option there is.
+`make docs` runs it. A test checks that the committed page names every command and option.
 """
 
 from pathlib import Path
@@ -14,13 +14,19 @@ PAGE = Path(__file__).parent / "reference" / "command-line.md"
 HEAD = """\
 # Command line
 
-Written by `python docs/command_line_page.py` from the commands' own help.
+`python docs/command_line_page.py` writes this page from the help of the commands.
 
-Exit codes: 0 done; 1 what was asked is not so (damage found); 2 a wrong input or argument, told in one line;
-130 and 143 stopped by Ctrl-C or SIGTERM, and the same command continues. `--json`: one JSON object a line.
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a check failed: damage was found |
+| 2 | a wrong input or argument, reported in one line |
+| 130, 143 | stopped by Ctrl-C or SIGTERM; the same command continues |
 
-Shell completion: `eval "$(_AGGTREE_COMPLETE=bash_source aggtree)"` in `~/.bashrc`; `zsh_source` and
-`fish_source` likewise.
+`--json` prints one JSON object per line.
+
+Shell completion: put `eval "$(_AGGTREE_COMPLETE=bash_source aggtree)"` into `~/.bashrc`. For other shells use
+`zsh_source` or `fish_source`.
 """
 
 

@@ -165,7 +165,7 @@ def rates(values: list[float]) -> str:
 
 def table(results: dict[str, Any], parameters: dict[str, Any]) -> str:
     """The comparison as markdown."""
-    columns = {parameters["base"]: results["real"], "generated": results["generated"]}
+    columns = {parameters["base"]: results["real"], "synthetic": results["generated"]}
     if "other" in results:
         columns[parameters["other"]] = results["other"]
     lines = [("", *columns), tuple("---" for _ in range(len(columns) + 1))]

@@ -10,8 +10,8 @@
 DIR holds PREFIX_base and PREFIX_learn (bvecs), for `norms` also PREFIX_query and PREFIX_groundtruth. Training
 is on the learn file, E is the mean squared error on the base file; --rows takes that many of it, evenly
 spread, the same for all methods. Times are processor seconds of this one process and one thread, so that a
-busy machine hardly enters. `report` writes the tables and draws the plots from bench/results/quantizer.jsonl
-alone; all rows of a training table come from one run.
+busy machine hardly enters. `report` writes the tables from bench/results/quantizer.jsonl alone; all rows of a
+training table come from one run. `python -m bench numbers` draws the plots.
 """
 
 import argparse

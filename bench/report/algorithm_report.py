@@ -10,7 +10,11 @@ from bench.report.quantizer_report import latest
 
 Line = dict[str, Any]
 
-KINDS = {"learned": "rows of the first dictionary", "others": "others", "neither": "neither"}
+KINDS = {
+    "learned": "rows of the first dictionary",
+    "others": "other training rows",
+    "neither": "held-out rows",
+}
 
 
 def newest(what: str) -> Line | None:
@@ -30,8 +34,8 @@ def first_words(line: Line) -> str:
     header = ["rows per word", "rows drawn as words", "after 1 pass", *map(str, range(2, passes + 1))]
     rows = [[count, *map(thousands, values)] for count, values in errors.items()]
     words = (
-        f"E of the first word alone, {parameters['first']:,} words, on {parameters['held_out']:,} generated "
-        "rows not learned from:"
+        f"E of the first word alone, {parameters['first']:,} words, on {parameters['held_out']:,} held-out "
+        "synthetic rows:"
     )
     return f"{words}\n\n{markdown(header, rows)}"
 
@@ -47,10 +51,10 @@ def other_rows() -> str:
         for kind, name in KINDS.items():
             rows.append([str(count), name, *(thousands(error[kind]) for error in errors)])
     header = ["rows per word", "E of", "first word alone"]
-    header += [f"whole code, later ones trained on {name}" for name in ("rows of the first", "others")]
+    header += [f"whole code, others trained on {name}" for name in ("rows of the first", "other rows")]
     parameters = lines[-1]["parameters"]
     words = (
-        f"Generated rows, `{parameters['first']},{parameters['words']}`, the later dictionaries trained on "
+        f"Synthetic rows, `{parameters['first']},{parameters['words']}`, the other dictionaries trained on "
         f"{parameters['batch']:,} rows in {parameters['rounds']} rounds:"
     )
     return f"{words}\n\n{markdown(header, rows)}"
@@ -64,7 +68,7 @@ def few_rows(line: Line) -> str:
         [f"E of {name}", *(thousands(results[way][kind]) for way in ways)]
         for kind, name in {
             "trained": f"the {parameters['rows']:,} training rows",
-            "held_out": f"{parameters['held_out']:,} others",
+            "held_out": f"{parameters['held_out']:,} held-out rows",
         }.items()
     ]
     after = f"after {parameters['rounds']} rounds"
@@ -80,17 +84,17 @@ def mixtures(line: Line) -> str:
     """E of rows held out by the share of the second row, and by the number of axes."""
     results = line["results"]
     tables = []
-    for name, found in {"share of x'": results["shares"], "axes": results["axes"]}.items():
+    for name, found in {"weight of x'": results["shares"], "axes": results["axes"]}.items():
         values = [thousands(errors["held_out"]) for errors in found.values()]
         header = [f"{key} (ideal)" if key == str(results["ideal_axes"]) else key for key in found]
-        tables.append(markdown([name, *header], [["E held out", *values]]))
+        tables.append(markdown([name, *header], [["E of held-out rows", *values]]))
     return "\n".join(tables)
 
 
 def bound(line: Line) -> str:
     """How far a code of so many bits could go, and how far codes went."""
     prefix = line["parameters"]["prefix"]
-    rows = [["a Gaussian source of this covariance, at least", thousands(line["results"]["bound"])]]
+    rows = [["lower bound: Gaussian source of this covariance", thousands(line["results"]["bound"])]]
     width = len(parse_words(line["parameters"]["words"]))
     errors = measured_errors(prefix, width)
     names = {"da": "Dictionary Annealing", "rq": "Faiss RQ", "lsq": "Faiss LSQ"}
@@ -109,8 +113,8 @@ def more_rows() -> str:
         rival = theirs[count]
         rows.append([f"{int(count):,}", thousands(error), thousands(rival), f"{error / rival:.3f}"])
     parameters = line["parameters"]
-    words = f"E of {parameters['test']:,} rows of the base file, not trained on; {_set(parameters)}:"
-    return f"{words}\n\n{markdown(['rows trained on', 'DA', 'Faiss RQ', 'ours / RQ'], rows)}"
+    words = f"E of {parameters['test']:,} held-out rows of the base file; {_set(parameters)}:"
+    return f"{words}\n\n{markdown(['training rows', 'DA', 'Faiss RQ', 'DA / RQ'], rows)}"
 
 
 def sieve() -> str:
@@ -127,7 +131,8 @@ def sieve() -> str:
             for ratio in [found["sieved"][kind] / found["plain"][kind]]
         ]
         rows.append([f"{count:,}", ", ".join(map(str, limits)), f"{found['leaves']:,.0f}", *times])
-    return markdown(["rows", "limits", "leaves", "ms, batch: without, with", "ms, one by one"], rows)
+    times = [f"ms per query, {kind}: without, with (ratio)" for kind in ("batch", "single")]
+    return markdown(["rows", "limits", "leaves per query", *times], rows)
 
 
 def parts() -> dict[str, str]:

@@ -63,7 +63,14 @@ def search_rows(line: dict[str, Any]) -> list[list[str]]:
 def search_part(line: dict[str, Any]) -> str:
     machine, build, parameters = line["machine"], line["results"]["build"], line["parameters"]
     sizes = line["results"].get("bytes_per_vector", {})
-    header = ["index", "R@1", "R@10", "ms, batch", "ms, one by one", "our speed-up, batch"]
+    header = [
+        "index",
+        "R@1",
+        "R@10",
+        "ms per query, batch",
+        "ms per query, single",
+        "speed-up of aggtree, batch",
+    ]
     header += ["bytes per vector"] if sizes else []
     place = f"one thread of {machine['processor']}, Faiss {machine['packages']['faiss-cpu']} in the same run"
     vectors = f"{parameters['rows']:,} SIFT of real photographs, {parameters['queries']:,} queries"
@@ -73,9 +80,9 @@ Search at R@100 = {RECALL} on {parameters["prefix"]} ({vectors}), {place}, commi
 
 {markdown(header, search_rows(line)).strip()}
 
-It was built from the file in {build["seconds"]:.0f} s on {machine["cores"]} cores with a measured peak of
-{peak}; a query process needs {build["bytes_per_vector"]:.1f} bytes per vector, ids and dictionaries
-included. Command: `python -m bench recall_time --data DIR`.
+The build took {build["seconds"]:.0f} s on {machine["cores"]} cores, with a measured peak of {peak}.
+Queries need {build["bytes_per_vector"]:.1f} bytes per vector, including ids and dictionaries. Command:
+`python -m bench recall_time --data DIR`.
 """
 
 
@@ -112,12 +119,12 @@ def quantizer_part(lines: list[dict[str, Any]], prefix: str) -> str:
     for (width, method), (rival, own) in sorted(rivals.items(), key=lambda item: item[0]):
         speed = own["rows_per_second"] / rival["rows_per_second"]
         error = own["E"] / rival["E"]
-        rows.append([str(width), f"Faiss {method.upper()}", f"{error:.3f}", f"{speed:.1f} x"])
-    header = ["bytes", "against", "our distortion / theirs", "our encoding speed / theirs"]
+        rows.append([str(width), f"Faiss {method.upper()}", f"{error:.3f}", f"{speed:.1f}"])
+    header = ["bytes", "compared with", "distortion, ours / theirs", "encoding speed, ours / theirs"]
     return (
-        f"Quantizers trained on the same vectors of {prefix}, one thread each (beam 10):\n\n"
+        f"Quantizers trained on the same vectors of {prefix}, one thread each, beam 10:\n\n"
         f"{markdown(header, rows)}\nCommand: `python -m bench quantizer --data DIR training`. More: "
-        "[the paper's tables and ours](docs/explanation/paper.md).\n"
+        "[the paper's results and ours](docs/explanation/paper.md).\n"
     )
 
 

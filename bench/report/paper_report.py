@@ -62,7 +62,7 @@ OURS = {
 }
 TARGET = 0.9
 NOTHING = "-"
-EMPTY = f"`{NOTHING}`: not in the paper, or not measured yet."
+EMPTY = f"`{NOTHING}`: not in the paper, or not measured."
 
 
 def measured_errors(prefix: str, width: int) -> dict[str, float]:
@@ -101,7 +101,7 @@ def error_table(family: str) -> str:
     header = ["method"]
     for width in (8, 16):
         header += [f"{width} B, paper", f"{width} B, ours"]
-    words = f"The paper on {family}; ours on {title_of(prefix)}. In brackets: as a share of PQ's error. "
+    words = f"The paper on {family}; ours on {title_of(prefix)}. In brackets: relative to the error of PQ. "
     return f"{words}{EMPTY}\n\n{markdown(header, rows)}"
 
 
@@ -136,10 +136,11 @@ def search_table() -> str:
             recalls = [f"{point['recall'][rank]:.3f}" for rank in (0, 2)]
             mine = [what, *recalls, f"{point['single_p50_ms']:.3f}", f"{point['bytes_per_vector']:.1f}"]
         rows.append([name, first or NOTHING, hundred or NOTHING, time or NOTHING, *mine])
-    header = ["system", "R@1", "R@100", "ms", "ours", "R@1", "R@100", "ms", "bytes per vector"]
+    names = ["R@1", "R@100", "ms per query"]
+    header = ["paper", *names, "ours", *names, "bytes per vector"]
     words = (
         f"The paper on SIFT1B (left); ours on {title_of(line['parameters']['prefix'])}, codes of 8 bytes, "
-        f"one query at a time on one thread, each at the least effort that reaches R@100 = {TARGET}.\n\n"
+        f"single queries on one thread, each at the least effort that reaches R@100 = {TARGET}.\n\n"
     )
     return words + markdown(header, rows)
 
@@ -158,9 +159,9 @@ def information_table() -> str:
         "set",
         "method",
         "Σ H(I_m), bits",
-        "shared by two, all",
-        "shared by two, local",
-        "local H(I_m given those before)",
+        "mean mutual information, all codes",
+        "mean mutual information, local codes",
+        "local H(I_m given those before), bits",
     ]
     return markdown(header, rows)
 

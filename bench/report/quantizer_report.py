@@ -1,6 +1,6 @@
-"""Tables and plots of the quantizer benchmark, from its JSON lines alone."""
+"""Tables of the quantizer benchmark, from its JSON lines alone."""
 
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,64 +131,10 @@ TABLES = {
 
 
 def write(records: list[Record], folder: Path) -> None:
-    """Write quantizer.md and the plots into `folder`."""
+    """Write quantizer.md into `folder`."""
     by_table = {name: [r for r in records if r["parameters"]["table"] == name] for name in TABLES}
     parts = []
     for name, (make_rows, header) in TABLES.items():
         if by_table[name]:
             parts.append(f"## {name}\n\n{markdown(header, make_rows(by_table[name]))}")
     (folder / "quantizer.md").write_text("\n".join(parts), encoding="utf-8")
-    plot_training(of_last_run(by_table["training"]), by_table["online"], folder)
-    plot_beams(by_table["encoding"], folder)
-    plot_online(by_table["online"], folder)
-
-
-def new_plot(title: str, horizontal: str) -> tuple[Any, Any]:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    axes.set(title=title, xlabel=horizontal, ylabel="E")
-    return figure, axes
-
-
-def plot_training(records: list[Record], online: list[Record], folder: Path) -> None:
-    """E against training time; online training is measured on rows held out of its stream."""
-    sets = sorted({(r["parameters"]["prefix"], r["parameters"]["bytes"]) for r in records})
-    found = latest(records, "prefix", "bytes", "method")
-    streams = latest(online, "prefix", "bytes")
-    for prefix, width in sets:
-        figure, axes = new_plot(f"{prefix}, {width} bytes", "training, processor seconds")
-        for (set_name, set_width, method), line in found.items():
-            if (set_name, set_width) != (prefix, width):
-                continue
-            results = line["results"]
-            if "curve" in results:
-                axes.plot(*zip(*[(s, e) for s, e, _ in results["curve"]], strict=True), label="DA offline")
-            else:
-                axes.plot([results["seconds"]], [results["sample_E"]], "o", label=method.upper())
-        if (prefix, width) in streams:
-            results = streams[prefix, width]["results"]
-            axes.plot(list(accumulate(results["seconds"])), results["E"], label="DA online")
-        axes.set_xscale("log")
-        axes.legend()
-        figure.savefig(folder / f"quantizer_training_{prefix}_{width}.svg")
-
-
-def plot_beams(records: list[Record], folder: Path) -> None:
-    for (prefix, width), line in latest(records, "prefix", "bytes").items():
-        figure, axes = new_plot(f"Multi-path encoding, {prefix}, {width} bytes", "beam width L")
-        beams = line["results"]["beams"]
-        axes.plot([int(beam) for beam in beams], [error for error, _ in beams.values()], "o-")
-        axes.set_xscale("log", base=2)
-        figure.savefig(folder / f"quantizer_beam_{prefix}_{width}.svg")
-
-
-def plot_online(records: list[Record], folder: Path) -> None:
-    for (prefix, width), line in latest(records, "prefix", "bytes").items():
-        errors = line["results"]["E"]
-        figure, axes = new_plot(f"Online learning, {prefix}, {width} bytes", "batches of 100,000")
-        axes.plot(range(1, len(errors) + 1), errors)
-        figure.savefig(folder / f"quantizer_online_{prefix}_{width}.svg")

@@ -12,7 +12,10 @@ from bench.report.prediction import PARALLEL, Prediction, Rates, predict
 
 Line = dict[str, Any]
 STAGES = ("train", *PARALLEL, "stitch")
+TITLES = {"stitch": "commit"}
+"""Names of stages in the results that differ from those on the pages."""
 ASKED = ("batch_ms", "single_p50_ms")
+TIMES = ("ms per query, batch", "ms per query, single")
 
 
 def builds() -> dict[int, Line]:
@@ -63,8 +66,13 @@ def build_table() -> str:
             f"{size:.2f}" if size else "unfinished",
         ]
         rows.append([*row, str(line["parameters"].get("note", ""))])
-    header = ["rows", "words", "in all", *STAGES, "peak memory", "most disk", "bytes per vector", "remark"]
+    header = ["rows", "words", "total", *_titles(), "peak memory", "peak disk", "bytes per vector", "remark"]
     return markdown(header, rows)
+
+
+def _titles() -> list[str]:
+    """Names of the stages as a reader knows them."""
+    return [TITLES.get(stage, stage) for stage in STAGES]
 
 
 def _words(sizes: Sequence[int]) -> str:
@@ -81,8 +89,8 @@ def memory_table() -> str:
         name = f"tree of {line['parameters']['rows']:,} codes, {_words(results['words'])}"
         columns[name] = {stage["name"]: stage for stage in results["tree"]["stages"]}
     rows = [
-        [stage, *(_both(stages.get(stage)) for stages in columns.values())]
-        for stage in STAGES
+        [title, *(_both(stages.get(stage)) for stages in columns.values())]
+        for stage, title in zip(STAGES, _titles(), strict=True)
         if any(stage in stages for stages in columns.values())
     ]
     return markdown(["stage", *columns], rows)
@@ -107,8 +115,8 @@ def curves(output: Output) -> str:
     if len(found) < 2:
         return MISSING
     seconds = [
-        Series(name=name, points=[(float(n), _stages(line)[name]["seconds"]) for n, line in found.items()])
-        for name in STAGES
+        Series(name=title, points=[(float(n), _stages(line)[name]["seconds"]) for n, line in found.items()])
+        for name, title in zip(STAGES, _titles(), strict=True)
     ]
     memory = [
         (float(n), max(stage["peak"] for stage in _stages(line).values()) / 2**20)
@@ -126,7 +134,7 @@ def curves(output: Output) -> str:
             keys=True,
         ),
         "memory": LineChart(
-            title="Measured peak of memory against rows",
+            title="Measured peak memory against rows",
             x="rows",
             y="MiB",
             series=[Series(name="peak", points=memory)],
@@ -134,7 +142,7 @@ def curves(output: Output) -> str:
             from_zero=True,
         ),
         "size": LineChart(
-            title="Bytes per vector that queries need, against rows",
+            title="Bytes per vector that queries need against rows",
             x="rows",
             y="bytes per vector",
             series=[Series(name="size", points=size)],
@@ -154,11 +162,20 @@ def growth_table() -> str:
     for target, line in sorted(newest.items()):
         for name, point in line["results"]["indexes"].items():
             row = [f"{target:g}", f"{int(name):,}", f"{point['recall'][-1]:.3f}"]
-            reach = f" within {point['reach']:.2f}" if point.get("reach") else ""
-            row += [", ".join(map(str, point["limits"])) + reach, f"{point['leaves']:,.0f}"]
+            ratio = f"{point['reach']:.2f}" if point.get("reach") else "-"
+            row += [", ".join(map(str, point["limits"])), ratio, f"{point['leaves']:,.0f}"]
             row += [f"{point[kind]:.3f} ({point['growth'][kind]:.1f} x)" for kind in ASKED]
             rows.append([*row, line["commit"]])
-    header = ["R@100 wanted", "rows", "found", "limits", "leaves", "ms, batch", "ms, one by one", "commit"]
+    header = [
+        "target R@100",
+        "rows",
+        "R@100",
+        "limits",
+        "pruning ratio",
+        "leaves per query",
+        *TIMES,
+        "commit",
+    ]
     return markdown(header, rows)
 
 
@@ -171,13 +188,13 @@ def peer_table() -> str:
             ratios = (point[kind] / systems["aggtree"][kind] for kind in ASKED)
             row += [f"{point[kind]:.3f} ({ratio:.2f})" for kind, ratio in zip(ASKED, ratios, strict=True)]
             rows.append([*row, f"{lines[-1]['results'][name]['bytes_per_vector']:.1f}"])
-    header = ["R@100 wanted", "index", "R@1", "R@10", "R@100", "probes", "ms, batch", "ms, one by one"]
-    table = markdown([*header, "bytes per vector"], rows)
+    header = ["target R@100", "index", "R@1", "R@10", "R@100", "probes", *TIMES, "bytes per vector"]
+    table = markdown(header, rows)
     if not lines:
         return table
     parameters = lines[-1]["parameters"]
-    words = f"{parameters['rows']:,} generated rows, {parameters['queries']:,} queries, one thread, commit"
-    return f"{words} {lines[-1]['commit']}; in brackets: as a multiple of ours.\n\n{table}"
+    words = f"{parameters['rows']:,} synthetic rows, {parameters['queries']:,} queries, one thread, commit"
+    return f"{words} {lines[-1]['commit']}; in brackets: relative to aggtree.\n\n{table}"
 
 
 def billion_table() -> str:
@@ -198,12 +215,12 @@ def billion_table() -> str:
     header = [
         "codes",
         "words",
-        "sort, build, stitch",
+        "sort, build, commit",
         "peak memory",
         "bytes per vector",
-        "open",
-        "p50 ms, cold",
-        "p50 ms, warm",
+        "time to open",
+        "median ms per query, cold cache",
+        "median ms per query, warm cache",
         "commit",
     ]
     return markdown(header, rows)
@@ -226,13 +243,13 @@ def reader_tables() -> str:
         "queries/s",
         "p50 ms",
         "p99 ms",
-        "own memory of each",
-        "share of all memory of each",
+        "private memory per process",
+        "proportional memory per process",
     ]
     cold, warm = results["cold"], results["warm"]
     return (
         f"{results['rows']:,} rows, {format_size(results['mapped_bytes'])} mapped, "
-        f"{line['machine']['cores']} cores, k {line['parameters']['k']}, one query at a time:\n\n"
+        f"{line['machine']['cores']} cores, k = {line['parameters']['k']}, single queries:\n\n"
         f"{markdown(header, rows)}\n"
         f"Cold cache: p50 {cold['p50_ms']:.3f} ms, p99 {cold['p99_ms']:.3f} ms "
         f"({format_size(cold['read_bytes'])} read by {results['queries']:,} queries); warm: p50 "
@@ -254,13 +271,13 @@ def prediction_tables() -> str:
         "10 billion, 256 workers of a Dask cluster": predict(many, 256, rates, cluster=True),
     }
     words = (
-        f"From the rates of the build of {max(found):,} rows at commit {line['commit']}: per core "
+        f"From the rates of the build of {max(found):,} rows at commit {line['commit']}. Per core: "
         + ", ".join(f"{name} {getattr(rates, name):,.0f} rows/s" for name in PARALLEL)
-        + f"; training {format_time(rates.train_seconds)}; stitching {format_size(rates.stitch_bytes)}/s."
-        + (f" That build: {line['parameters']['note']}." if line["parameters"].get("note") else "")
+        + f". Training: {format_time(rates.train_seconds)}. Commit: {format_size(rates.stitch_bytes)}/s."
+        + (f" Remark on that build: {line['parameters']['note']}." if line["parameters"].get("note") else "")
         + "\n\n"
     )
-    header = ["build", *STAGES, "in all"]
+    header = ["build", *_titles(), "total"]
     rows = [
         [name, *(format_time(made.seconds[stage]) for stage in STAGES), format_time(3600 * made.hours)]
         for name, made in predictions.items()
@@ -269,7 +286,7 @@ def prediction_tables() -> str:
 
 
 def _moved(predictions: dict[str, Prediction]) -> str:
-    header = ["build", "read", "written", "tasks", "memory of a worker", "index"]
+    header = ["build", "bytes read", "bytes written", "tasks", "memory per worker", "index size"]
     rows = []
     for name, made in predictions.items():
         read, written = sum(made.read.values()), sum(made.written.values())

@@ -1,11 +1,11 @@
-"""The paper's own search: 8 dictionaries of 256, T = 1, limits L_i = L_0 · L_s^i; its curves as a picture.
+"""The paper's own search: 8 dictionaries of 256, T = 1, limits L_i = L_0 · L_s^i.
 
     python -m bench paper_search --data DIR [--prefix photosift500k] [--cache DIR]
 
 For L_0 = 1, 2, 4, ..., 256 and several L_s: R@100, nodes visited, and milliseconds per query on one thread
 (the paper's "search quality", "nodes visited" and "performance curve"), with exhaustive search over the
-codes as the line they tend to; and the recall against the number of items retrieved, exhaustively. The
-picture is drawn from the recorded line alone.
+codes as the line they tend to; and the recall against the number of items retrieved, exhaustively.
+`python -m bench numbers` draws the curves from the recorded line.
 """
 
 import argparse
@@ -80,39 +80,6 @@ def exhaustive(searcher: Searcher, queries: np.ndarray, truth: np.ndarray) -> di
     return {"retrieved": depths, "recall": [recall(ids, truth, r) for r in depths], "batch_ms": taken}
 
 
-def draw(line: dict[str, Any], path: Path) -> None:
-    """The paper's four pictures from a recorded line."""
-    from matplotlib.figure import Figure
-
-    results, prefix = line["results"], line["parameters"]["prefix"]
-    figure = Figure(figsize=(11, 7.5), layout="constrained")
-    quality, visited, speed, retrieved = figure.subplots(2, 2).ravel()
-    for growth in sorted({found["L_s"] for found in results["points"]}):
-        mine = [found for found in results["points"] if found["L_s"] == growth]
-        starts, recalls = [found["L_0"] for found in mine], [found["recall"][2] for found in mine]
-        label = f"$L_s$ = {growth:g}"
-        quality.plot(starts, recalls, marker=".", label=label)
-        visited.plot(starts, [found["nodes"] + found["leaves"] for found in mine], marker=".", label=label)
-        speed.plot([found["batch_ms"] for found in mine], recalls, marker=".", label=label)
-    every = results["exhaustive"]
-    best = every["recall"][every["retrieved"].index(K)] if K in every["retrieved"] else every["recall"][-1]
-    quality.axhline(best, color="grey", linestyle=":", label="exhaustive")
-    retrieved.plot(every["retrieved"], every["recall"], marker=".", label="8 bytes, exhaustive")
-    labels = {
-        quality: ("Search quality", "$L_0$", "R@100"),
-        visited: ("Nodes and leaves visited per query", "$L_0$", "visited"),
-        speed: ("Performance curve, one thread", "ms per query", "R@100"),
-        retrieved: ("Recall against items retrieved", "items retrieved", "recall"),
-    }
-    for axes, (title, x, y) in labels.items():
-        axes.set(title=title, xlabel=x, ylabel=y, xscale="log")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    visited.set_yscale("log")
-    figure.suptitle(f"{prefix}: limits $L_i = L_0 L_s^i$, T = 1, words {line['parameters']['words']}")
-    figure.savefig(path)
-
-
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     queries = read_vectors(options.data, options.prefix, "query")[: options.queries].astype(np.float32)
@@ -129,5 +96,4 @@ def main(arguments: list[str]) -> int:
     size = sum(getattr(tree, name).nbytes for name in tree._fields) / len(codes)
     shown = {name: value for name, value in vars(options).items() if name not in ("data", "cache")}
     record.write("paper_search", shown, {"points": points, "exhaustive": every, "bytes_per_vector": size})
-    draw(record.read("paper_search")[-1], record.RESULTS / f"paper_search_{options.prefix}.svg")
     return 0

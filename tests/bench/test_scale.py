@@ -87,9 +87,8 @@ def test_codes_of_a_billion_become_an_index(tmp_path: Path) -> None:
     assert billion.main(options) == 2
 
 
-def test_the_papers_search_is_drawn(tmp_path: Path) -> None:
-    for package in ("faiss", "matplotlib"):
-        pytest.importorskip(package)
+def test_the_papers_search(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
     from bench.search import paper_search
 
     write_set(tmp_path)
@@ -100,7 +99,6 @@ def test_the_papers_search_is_drawn(tmp_path: Path) -> None:
         mine = [point for point in found["points"] if point["L_s"] == growth]
         assert mine[0]["nodes"] < mine[-1]["nodes"]
         assert mine[0]["recall"][2] <= mine[-1]["recall"][2] <= found["exhaustive"]["recall"][-1]
-    assert (tmp_path / "results" / "paper_search_tiny.svg").stat().st_size > 1000
 
 
 def test_growing_beside_one_build(tmp_path: Path) -> None:

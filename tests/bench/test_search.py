@@ -37,7 +37,7 @@ def run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 monkeypatch.setattr(module, name, count)
         place = ["--index", str(data / "tiny.index")] if module is not search else []
         assert module.main(["--data", str(data), "--prefix", "tiny", *place, *options]) == 0
-        name = module.__name__.removeprefix("bench.")
+        name = module.__name__.rpartition(".")[2]
         results: dict[str, Any] = record.read(name)[-1]["results"]
         return results
 

@@ -36,7 +36,7 @@ def test_rows_of_a_wide_first_dictionary() -> None:
     assert codes["learned"]["learned"] < codes["others"]["learned"] < first["learned"]
     parts = algorithm_report.parts()
     assert "| 10 | " in parts["first-words"] and "after 1 pass | 2 | 3 | 4 | 5 | 6 |" in parts["first-words"]
-    assert "`300,16x2`" in parts["other-rows"] and "| 7 | neither | " in parts["other-rows"]
+    assert "`300,16x2`" in parts["other-rows"] and "| 7 | held-out rows | " in parts["other-rows"]
     assert all(generated.MISSING in parts[name] for name in ("few-rows", "mixtures", "bound"))
 
 
@@ -56,7 +56,7 @@ def test_few_rows(tmp_path: Path) -> None:
     assert 0 < found["bound"] < found["mixed"]["held_out"]
     parts = algorithm_report.parts()
     assert f"| axes | {ideal} (ideal) | {2 * ideal} |" in parts["mixtures"]
-    assert "1,440 training rows" in parts["few-rows"] and "at least" in parts["bound"]
+    assert "1,440 training rows" in parts["few-rows"] and "lower bound" in parts["bound"]
 
 
 def test_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
-"""The code a reader sees is run: `python` blocks and `$ aggtree` lines of README and docs, page by page."""
+"""What a reader sees is true: code on pages runs, links and paths lead somewhere, references are complete."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -8,13 +9,18 @@ import pytest
 from click.testing import CliRunner
 from helpers.places import ROOT
 
+import aggtree
 from aggtree.jobs.cli.main import cli
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 FIRST_READ = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
 """Pages whose code always runs; that of the others takes minutes."""
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
+SPAN = re.compile(r"`([^`\n]+)`")
+TOP_FOLDERS = ("aggtree", "bench", "docs", "engine", "jobs", "storage", "tests", ".ci", ".github")
+PATH = re.compile(rf"(?:{'|'.join(map(re.escape, TOP_FOLDERS))})/[\w./-]*")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -47,6 +53,48 @@ def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
             exec(compile(text, str(page), "exec"), names)
         else:
             run_console(text)
+
+
+def named_paths(text: str) -> list[str]:
+    """Paths of the repository that a text names in code spans."""
+    return [span for span in SPAN.findall(text) if PATH.fullmatch(span)]
+
+
+def missing_paths(text: str) -> list[str]:
+    return [name for name in named_paths(text) if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_on_the_page_exist(page: Path) -> None:
+    assert missing_paths(page.read_text()) == []
+
+
+def test_the_architecture_page_leads_from_tasks_to_files() -> None:
+    section = ARCHITECTURE.read_text().partition("| I want to … |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines()[2:]]
+    assert len(rows) >= 15
+    for task, place in rows:
+        assert named_paths(place), f"{task.strip()} leads to no path"
+        assert missing_paths(place) == []
+
+
+def test_the_architecture_page_has_the_question_of_each_folder() -> None:
+    page = ARCHITECTURE.read_text()
+    for layer in ("engine", "storage", "jobs"):
+        assert f"\n## `{layer}/`: " in page
+        for path in sorted((ROOT / layer).glob("*/**/__init__.py")):
+            purpose = ast.get_docstring(ast.parse(path.read_text())) or ""
+            question = purpose.partition("?")[0] + "?"
+            folder = path.parent.relative_to(ROOT)
+            assert f"\n### `{folder}/`: {question[0].lower()}{question[1:]}\n" in page
+
+
+def test_the_api_reference_is_made_from_all_public_names() -> None:
+    """The page includes `aggtree` as a whole; its own links name what is public."""
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    assert "\n::: aggtree\n" in page
+    linked = set(re.findall(r"\(#aggtree\.(\w+)\)", page))
+    assert linked <= set(aggtree.__all__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -19,7 +19,7 @@ BARS = {
         "make damage",
         "≥ 2,000 flips, all found, 0 crashes, 0 hangs",
     ),
-    "fuzz": ("spoiled files for every reader", "make fuzz", "≥ 100,000 inputs, 0 crashes, own errors only"),
+    "fuzz": ("corrupted files for every reader", "make fuzz", "≥ 100,000 inputs, 0 crashes, own errors only"),
     "readers": (
         "readers while the index is rebuilt",
         "make readers",
@@ -42,12 +42,12 @@ def counted(results: dict[str, Any]) -> str:
 
 
 def table() -> str:
-    rows = ["| test | command | bar | measured |", "|---|---|---|---|"]
+    rows = ["| test | command | requirement | measured |", "|---|---|---|---|"]
     for name, (what, command, bar) in BARS.items():
         results = newest(record.read("reliability"), test=name)
-        rows.append(f"| {what} | `{command}` | {bar} | {counted(results) if results else 'not yet'} |")
+        rows.append(f"| {what} | `{command}` | {bar} | {counted(results) if results else 'not measured'} |")
     speed = newest(record.read("verify"), workers=2)
-    measured = f"{speed['gigabytes_per_second']:.2f} GB/s" if speed else "not yet"
+    measured = f"{speed['gigabytes_per_second']:.2f} GB/s" if speed else "not measured"
     rows.append(f"| {VERIFY[0]} | `{VERIFY[1]}` | {VERIFY[2]} | {measured} |")
     return "\n".join(rows) + "\n"
 
