@@ -6,12 +6,13 @@ from typing import Any
 from aggtree.jobs.report.charts import LineChart, Series
 from aggtree.jobs.running.memory import format_size
 from aggtree.jobs.running.progress import format_time
+from aggtree.storage.index.build_report import stage_name
 from bench import record
 from bench.report.generated import MISSING, Output, markdown
 from bench.report.prediction import PARALLEL, Prediction, Rates, predict
 
 Line = dict[str, Any]
-STAGES = ("train", *PARALLEL, "stitch")
+STAGES = ("train", *PARALLEL, "commit")
 ASKED = ("batch_ms", "single_p50_ms")
 
 
@@ -31,7 +32,11 @@ def finished() -> dict[int, Line]:
 
 
 def _stages(line: Line) -> dict[str, Line]:
-    return {stage["name"]: stage for stage in line["results"]["stages"]}
+    return _by_name(line["results"]["stages"])
+
+
+def _by_name(stages: Sequence[Line]) -> dict[str, Line]:
+    return {stage_name(stage["name"]): stage for stage in stages}
 
 
 def parts(output: Output) -> dict[str, str]:
@@ -79,7 +84,7 @@ def memory_table() -> str:
     for line in record.read("billion"):
         results = line["results"]
         name = f"tree of {line['parameters']['rows']:,} codes, {_words(results['words'])}"
-        columns[name] = {stage["name"]: stage for stage in results["tree"]["stages"]}
+        columns[name] = _by_name(results["tree"]["stages"])
     rows = [
         [stage, *(_both(stages.get(stage)) for stages in columns.values())]
         for stage in STAGES
@@ -198,7 +203,7 @@ def billion_table() -> str:
     header = [
         "codes",
         "words",
-        "sort, build, stitch",
+        "sort, build, commit",
         "peak memory",
         "bytes per vector",
         "open",
@@ -256,7 +261,7 @@ def prediction_tables() -> str:
     words = (
         f"From the rates of the build of {max(found):,} rows at commit {line['commit']}: per core "
         + ", ".join(f"{name} {getattr(rates, name):,.0f} rows/s" for name in PARALLEL)
-        + f"; training {format_time(rates.train_seconds)}; stitching {format_size(rates.stitch_bytes)}/s."
+        + f"; training {format_time(rates.train_seconds)}; commit {format_size(rates.commit_bytes)}/s."
         + (f" That build: {line['parameters']['note']}." if line["parameters"].get("note") else "")
         + "\n\n"
     )

@@ -6,16 +6,14 @@ job waits to be continued.
 
 from dataclasses import replace
 
+from aggtree.jobs.stages.drift import mean_error
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import LiveRows
 from aggtree.storage.index.live_rows import live_bits, write_live
 from aggtree.storage.index.manifest import Manifest, read_manifest
 from aggtree.storage.row_bits import extended
+from aggtree.storage.work.job_facts import read_facts
 from aggtree.storage.work.job_record import JobRecord
-
-DRIFT = "drift"
-DRIFT_ROWS = 1000
-"""Rows of each shard of an appended segment whose error is measured."""
 
 
 def placed(job: JobRecord, made: Manifest) -> Manifest:
@@ -37,17 +35,9 @@ def placed(job: JobRecord, made: Manifest) -> Manifest:
     return made
 
 
-def mean_error(job: JobRecord) -> float | None:
-    """Mean squared error of the rows that a job encoded, from the samples of its shards."""
-    shards = [record for record in job.done("encode").values() if "error" in record]
-    rows = sum(int(record["rows"]) for record in shards)
-    return sum(float(record["error"]) * int(record["rows"]) for record in shards) / rows if rows else None
-
-
 def first_error(job: JobRecord, now: Manifest) -> float | None:
     """Mean squared error of the rows that the dictionaries were made for: as remembered, or as noted."""
-    noted = job.done(DRIFT).get(0, {}).get("error")
-    return float(noted) if now.distortion is None and noted is not None else now.distortion
+    return read_facts(job).training_error if now.distortion is None else now.distortion
 
 
 def _committed(job: JobRecord) -> Manifest | None:

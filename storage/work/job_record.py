@@ -198,14 +198,14 @@ def _committed(index: Path, *, replace: bool) -> dict[str, JobRecord]:
     except IndexFormatError as error:
         if replace:
             return {}
-        raise IndexFormatError(f"{error}; start over with --replace") from error
+        raise IndexFormatError(f"{error}; start over with `replace`") from error
     return {part.build: JobRecord(index, part.build, part.parameters, part.source) for part in manifest.parts}
 
 
 def _refuse(new: JobRecord, what: str, old: JobRecord | None) -> None:
     if old is None:
         return
-    remedy = "repeat the old command, or start over with --replace"
+    remedy = "repeat the old command, or start over with `replace`"
     raise BuildMismatchError(f"{what} with other {_difference(old, new)}; {remedy}")
 
 
