@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -138,10 +137,25 @@ class IndexSearch:
         k: int = 100,
         params: SearchParams | None = None,
         threads: int = 1,
-        **options: Any,
+        *,
+        rerank: int = 0,
+        within: Within | None = None,
+        radius: float | None = None,
+        recall: float | None = None,
+        time_ms: float | None = None,
     ) -> tuple[Answer, SearchCounts]:
-        """The same, and how many nodes and leaves each query scored; `options` are those of `search`."""
-        return self._answer(queries, Request(k=k, params=params, threads=threads, **options))
+        """The same as `search`, and how many nodes and leaves each query scored."""
+        asked = Request(
+            k=k,
+            params=params,
+            threads=threads,
+            rerank=rerank,
+            within=within,
+            radius=radius,
+            recall=recall,
+            time_ms=time_ms,
+        )
+        return self._answer(queries, asked)
 
     def _answer(self, queries: ArrayLike, asked: Request) -> tuple[Answer, SearchCounts]:
         """Search, compare with the vectors themselves, and put own ids in the place of rows, as asked."""
