@@ -251,7 +251,7 @@ def tune(
     memory, progress : as of `build`.
     """
     if ground_truth is not None and queries is None:
-        raise ValueError("ground_truth without queries: name the queries whose true neighbours these are")
+        raise SourceError("ground_truth without queries: name the queries whose true neighbours these are")
     threads, allowed = len(os.sched_getaffinity(0)), parse_size(memory)
     with open_index(index, vectors) as opened, make_progress(progress) as listener:
         means = Means(threads=threads, allowed=allowed, progress=listener)
