@@ -7,45 +7,33 @@ manifest the new rows are there. Row numbers go on where they ended.
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.jobs.planning.plan import Plan
 from aggtree.jobs.planning.recipe import Recipe
-from aggtree.jobs.planning.reused_dictionaries import TakenDictionaries
+from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.jobs.repair import check_presence
-from aggtree.jobs.running.job_run import (
-    BuildResult,
-    RunOptions,
-    done_before,
-    open_stages,
-    plan_and_lock,
-    result_of,
-)
-from aggtree.storage.errors import BuildMismatchError, IndexFormatError, SourceError
-from aggtree.storage.index.build_report import read_report
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY, BuildResult, JobRun, RunOptions, plan_and_lock
+from aggtree.jobs.running.progress import ProgressChoice
+from aggtree.jobs.running.streams import Source, as_source
+from aggtree.storage.errors import BuildMismatchError
 from aggtree.storage.index.live_rows import kept_bits
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.opened.segments import map_own_ids
 from aggtree.storage.index.own_ids import KnownIds, OwnIds
-from aggtree.storage.index.reader import open_index
 from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.row_bits import read_bits
-from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource
+from aggtree.storage.sources.ids import Ids, IdSource, open_ids
 from aggtree.storage.sources.unit_rows import metric_source
 from aggtree.storage.work.job_record import JobRecord, start_job
 
-if TYPE_CHECKING:
-    from aggtree.storage.sources.ids import IdSource
-
-SAMPLE_ROWS = 2000
 DRIFTED = 1.5
 """Times the error of the rows the dictionaries were made for, above which others are needed."""
 
@@ -69,30 +57,30 @@ class AppendResult(BuildResult):
         return bool(self.distortion and self.before and self.distortion > DRIFTED * self.before)
 
 
+@explain_keywords
 def append(
     index: str | os.PathLike[str],
-    source: Any,
+    source: Source,
     *,
-    ids: Any = None,
+    ids: Ids | None = None,
     replace: bool = False,
     repair: bool = False,
-    **options: Any,
+    memory: str | int = DEFAULT_MEMORY,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    codes: str | None = None,
+    progress: ProgressChoice = None,
 ) -> AppendResult:
     """Add all vectors of `source` to the index in the directory `index`; queries go on meanwhile.
+
+    The same call continues what was interrupted; when the rows are there already it returns at once.
 
     source, ids : as of `build`; ids are given exactly if the index has own ids.
     replace : remove what another unfinished command left in the directory, and start over.
     repair : read every byte of the segment that holds these rows already, and make again what is damaged.
-    memory, workers, scheduler, codes, progress : see RunOptions.
-
-    The same call continues what was interrupted; when the rows are there already it returns at once.
+    memory, workers, scheduler, codes, progress : as of `build`.
     """
-    from aggtree.jobs.running.streams import as_source
-    from aggtree.storage.sources.ids import open_ids
-
-    run, rest = RunOptions.split(options)
-    if rest:
-        raise TypeError(f"append: unknown options {', '.join(sorted(rest))}")
+    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
     own_ids = None if ids is None else open_ids(ids)
     path, opened = Path(index).absolute(), as_source(source)
     return run_append(path, opened, run, ids=own_ids, replace=replace, repair=repair)
@@ -102,7 +90,7 @@ def growing_recipe(index: Path, manifest: IndexManifest, rows: int) -> Recipe:
     """How `rows` rows are made part of an index: as it was made, with its dictionaries."""
     first = manifest.first_segment
     recipe = Recipe.from_json(first.parameters).for_rows(rows, first.source_rows)
-    return changed(recipe, taken=TakenDictionaries.of(index, manifest).checksum, continued=False)
+    return changed(recipe, reused=ReusedDictionaries.of(index, manifest).checksum, continued=False)
 
 
 def run_append(
@@ -110,7 +98,7 @@ def run_append(
     source: VectorSource,
     options: RunOptions,
     *,
-    ids: "IdSource | None" = None,
+    ids: IdSource | None = None,
     replace: bool = False,
     repair: bool = False,
 ) -> AppendResult:
@@ -119,6 +107,7 @@ def run_append(
     from aggtree.jobs.running.warm_up import compile_source_kernels
     from aggtree.jobs.stages.code_location import checked_place, move_codes
     from aggtree.jobs.stages.own_ids import copy_ids, input_fingerprint
+    from aggtree.jobs.stages.pipeline import StageInputs
 
     began = time.monotonic()
     codes = checked_place(options.codes)
@@ -128,7 +117,7 @@ def run_append(
     recipe = growing_recipe(index, manifest, source.rows)
     source = metric_source(source, recipe.metric)
     fingerprint = input_fingerprint(source, ids)
-    with plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
+    with plan_and_lock(index, recipe, fingerprint, options, source, began=began) as run:
         manifest = read_manifest(index)  # which nobody changes now
         _check_input(index, manifest, source, ids)
         check_unchanged(index, manifest, recipe, source.rows)
@@ -143,33 +132,27 @@ def run_append(
         else:
             damaged = reopened(index, there, repair=repair)
             if damaged is None:
-                return _already_there(index, manifest, there[0], plan)
+                return _already_there(run, manifest, there[0])
             job = damaged
         known = None if ids is None or there else _known_ids(job, manifest)
-        copy_ids(job, ids, plan.allowed, known)
-        with open_stages(job, plan, source, options=options, cluster=cluster) as stages:
-            stages.train(TakenDictionaries.of(index, manifest))
-            stages.encode()
-            stages.sort()
-            stages.build()
-            note_training_error(job, manifest)
-            now = stages.commit()
-            added = next(segment for segment in now.segments if segment.build == job.build)
-            errors = {"distortion": added.distortion, "before": now.first_segment.distortion}
-            result = result_of(stages, added, began)
-            return AppendResult(first_row=added.first_row, **vars(result), **errors)  # type: ignore[arg-type]
+        copy_ids(job, ids, run.plan.allowed, known)
+        inputs = StageInputs(source=source, dictionaries=ReusedDictionaries.of(index, manifest))
+        result = run.run(job, inputs)
+        now = read_manifest(index)
+        added = next(segment for segment in now.segments if segment.build == job.build)
+        return _result(result, added, now)
 
 
-def _check_input(index: Path, manifest: IndexManifest, source: VectorSource, ids: "IdSource | None") -> None:
+def _check_input(index: Path, manifest: IndexManifest, source: VectorSource, ids: IdSource | None) -> None:
     """Refuse, before anything is written, what cannot be part of this index."""
     if source.dimension != manifest.dimension:
         raise BuildMismatchError(
             f"{source.spec}: vectors of dimension {source.dimension}, {index} is of {manifest.dimension}"
         )
     if manifest.own_ids and ids is None:
-        raise BuildMismatchError(f"{index}: has ids of its own; name those of the new rows by --ids")
+        raise BuildMismatchError(f"{index}: has ids of its own; name those of the new rows by `ids`")
     if ids is not None and not manifest.own_ids:
-        raise BuildMismatchError(f"{index}: its ids are row numbers; leave out --ids")
+        raise BuildMismatchError(f"{index}: its ids are row numbers; leave out `ids`")
 
 
 def check_unchanged(index: Path, manifest: IndexManifest, recipe: Recipe, rows: int) -> None:
@@ -197,11 +180,20 @@ def _segments_of(
     return same if read_bits(index / manifest.live.file.path, *rows).all() else []
 
 
-def _already_there(index: Path, manifest: IndexManifest, last: SegmentManifest, plan: Plan) -> AppendResult:
+def _already_there(run: JobRun, manifest: IndexManifest, last: SegmentManifest) -> AppendResult:
     """The result of a call that had been carried out before."""
-    result = done_before(index, plan, rows=last.rows, left_out=last.source_rows - last.rows)
-    errors = {"distortion": last.distortion, "before": manifest.first_segment.distortion}
-    return AppendResult(first_row=last.first_row, **vars(result), **errors)  # type: ignore[arg-type]
+    result = run.done_before(rows=last.rows, left_out=last.source_rows - last.rows)
+    return _result(result, last, manifest)
+
+
+def _result(result: BuildResult, added: SegmentManifest, now: IndexManifest) -> AppendResult:
+    """What a job made and took, with what is known of the segment it added."""
+    return AppendResult(
+        **vars(result),
+        first_row=added.first_row,
+        distortion=added.distortion,
+        before=now.first_segment.distortion,
+    )
 
 
 def _known_ids(job: JobRecord, manifest: IndexManifest) -> KnownIds:
@@ -214,30 +206,3 @@ def _known_ids(job: JobRecord, manifest: IndexManifest) -> KnownIds:
             yield from own.live_blocks(bits, segment.first_row)
 
     return blocks
-
-
-def note_training_error(job: JobRecord, manifest: IndexManifest) -> None:
-    """Let the commit remember how well the dictionaries suit the rows they were made for."""
-    from aggtree.jobs.stages.commit import DRIFT
-
-    if manifest.first_segment.distortion is None and not job.done(DRIFT):
-        job.record_done(DRIFT, 0, {"error": training_error(job.index, manifest)})
-
-
-def training_error(index: Path, manifest: IndexManifest) -> float | None:
-    """Mean squared error of the rows the dictionaries were trained on, or of rows of the index.
-
-    From the report of the build; without one, from a sample of the vectors, if they are still there.
-    """
-    with suppress(IndexFormatError):
-        report = read_report(index, manifest.first_segment.build)
-        if report is not None and report.distortions:
-            return report.distortions[-1]
-    try:
-        with open_index(index) as opened:
-            rows, found = opened.searcher.sampled_vectors(SAMPLE_ROWS)
-            vectors = metric_source(ArraySource(opened.raw_vectors.take(rows)), manifest.metric)
-            apart = vectors.read(0, len(rows)).astype(np.float64) - found
-    except SourceError:
-        return None
-    return float(np.einsum("ij,ij->i", apart, apart).mean())

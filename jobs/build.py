@@ -5,105 +5,155 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from aggtree.jobs.planning.plan import Plan
-from aggtree.jobs.planning.recipe import Recipe
-from aggtree.jobs.planning.reused_dictionaries import TakenDictionaries, recipe_for
-from aggtree.jobs.running.job_run import (
-    BuildResult,
-    RunOptions,
-    done_before,
-    open_stages,
-    plan_and_lock,
-    result_of,
-)
+from aggtree.engine.params import AnnealingParams, Cooling, Metric, TreeParams
+from aggtree.jobs.planning.recipe import Choices, Recipe, Words, make_recipe
+from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY, BuildResult, JobRun, RunOptions, plan_and_lock
+from aggtree.jobs.running.progress import ProgressChoice
+from aggtree.jobs.running.streams import Source, as_source
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError
 from aggtree.storage.index.format import MANIFEST
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.sources.base import VectorSource
+from aggtree.storage.sources.ids import Ids, IdSource, open_ids
 from aggtree.storage.sources.unit_rows import metric_source
 from aggtree.storage.work.job_record import JobRecord, build_id, finish_job, start_job, unfinished_jobs
 
-if TYPE_CHECKING:
-    from aggtree.storage.sources.ids import IdSource
 
-__all__ = ["BuildResult", "RunOptions", "build", "continue_build", "run_build"]
-
-Stage = Literal["train", "encode", "tree"]
-
-
+@explain_keywords
 def build(
-    source: Any,
+    source: Source,
     index: str | os.PathLike[str],
     *,
-    ids: Any = None,
+    ids: Ids | None = None,
+    metric: Metric = "l2",
+    words: Words | None = None,
+    dictionaries: int | str | os.PathLike[str] | None = None,
+    continue_training: bool = False,
+    beam: int = AnnealingParams.beam,
+    cooling: Cooling = AnnealingParams.cooling,
+    seed: int = AnnealingParams.seed,
+    train_rows: int | None = None,
+    batch_rows: int | None = None,
+    shard_rows: int | None = None,
+    bucket: int | None = None,
+    stray: int | None = None,
+    norm_bytes: Literal[1, 2, 4] = TreeParams.norm_bytes,
+    skip_invalid: bool = False,
     replace: bool = False,
     repair: bool = False,
     only_train: bool = False,
-    **options: Any,
+    memory: str | int = DEFAULT_MEMORY,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    codes: str | None = None,
+    progress: ProgressChoice = None,
 ) -> BuildResult:
     """Build the index of all vectors of `source` in the directory `index`.
 
-    source : a path or name that `open_source` knows, a VectorSource, a numpy array or a Dask array, or a list
-        of them whose rows follow one another.
-    ids : own ids of the rows, an int64 array or a file that `open_ids` knows; otherwise ids are row numbers.
+    The same call continues a build that was interrupted; of a finished one it returns at once.
+
+    source : a path, URL or name that `open_source` knows, a VectorSource, a numpy array or a Dask array; or a
+        list of these whose rows follow one another.
+    ids : own ids of the rows, an int64 array or a file of int64; None for row numbers.
+    metric : what queries are answered by: `l2`, `ip` (inner product) or `cosine`.
+
+    What follows from the number of rows if it is left out:
+
+    words : sizes of the dictionaries: `"4096,256x8"`, a sequence of sizes, or one size for all.
+    dictionaries : how many, or the index whose trained dictionaries are reused.
+    train_rows, batch_rows : rows to train on in all passes, and rows of one training batch.
+    shard_rows : rows of one shard of codes.
+    bucket, stray : a node of at most `bucket` vectors is not split; of a node that is, a group of at most
+        `stray` vectors becomes no node.
+
+    What has a default:
+
+    continue_training : train the dictionaries that are reused further, on `source`.
+    beam : paths kept by encoding (10).
+    cooling : how dictionaries are refined, `joint` or, as in the paper, `kmeans`.
+    seed : of everything random (0).
+    norm_bytes : bytes of a stored norm (1).
+    skip_invalid : leave out rows with NaN or infinite values instead of refusing them.
+
+    What is done, and with what; none of it changes a byte of the index:
+
     replace : build beside what the directory holds, and take its place when done.
     repair : read every byte of a finished index, and make again what is damaged.
     only_train : end when the dictionaries are trained; the same call without it goes on.
-    memory, workers, scheduler, codes, progress : see RunOptions.
-    dictionaries : how many, or the index whose trained dictionaries are taken instead of training.
-    continue_training : go on training the dictionaries taken, with the rows of `source`.
-    words, beam, train_rows, seed, cooling, batch_rows, shard_rows, bucket, stray, norm_bytes, skip_invalid,
-        metric : see Recipe; what is left out follows from the number of rows.
-
-    The same call continues a build that was interrupted; of a finished one it returns at once.
+    memory : allowed for this process and all it starts, such as `"4GiB"`.
+    workers : tasks at once; 0 for one after the other in this process, None for all cores.
+    scheduler : address of an existing Dask scheduler, such as `"tcp://host:8786"`.
+    codes : URL to keep the codes at, such as `"s3://bucket/codes.zarr"`; None for the index directory.
+    progress : False for none, a `Progress`, or a kind of one. By default a live display on a terminal or in a
+        notebook, and the logger `aggtree` elsewhere.
     """
-    from aggtree.jobs.running.streams import as_source
-    from aggtree.storage.sources.ids import open_ids
-
     opened = as_source(source)
-    own_ids = None if ids is None else open_ids(ids)
-    run, choices = RunOptions.split(options)
-    recipe, taken = recipe_for(opened, **choices)
-    wanted = {"ids": own_ids, "taken": taken, "replace": replace, "repair": repair, "only_train": only_train}
-    return run_build(opened, Path(index).absolute(), recipe, run, **wanted)
+    choices = Choices(
+        words=words,
+        dictionaries=dictionaries,
+        continue_training=continue_training,
+        annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),
+        train_rows=train_rows,
+        batch_rows=batch_rows,
+        shard_rows=shard_rows,
+        bucket=bucket,
+        stray=stray,
+        norm_bytes=norm_bytes,
+        skip_invalid=skip_invalid,
+        metric=metric,
+    )
+    recipe, reused = make_recipe(opened, choices)
+    task = BuildTask(
+        source=opened,
+        index=Path(index).absolute(),
+        recipe=recipe,
+        ids=None if ids is None else open_ids(ids),
+        dictionaries=reused,
+        replace=replace,
+        repair=repair,
+        only_train=only_train,
+    )
+    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
+    return run_build(task, run)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTask:
-    """What is to be done beside the recipe; see `build`.
+    """What is to be built from what, with everything that was left open decided; see `build`.
 
-    taken : dictionaries to use or to go on from, as the recipe says.
+    index : absolute.
+    dictionaries : trained before, to use or to go on from, as the recipe states.
     """
 
-    ids: "IdSource | None" = None
-    taken: TakenDictionaries | None = None
+    source: VectorSource
+    index: Path
+    recipe: Recipe
+    ids: IdSource | None = None
+    dictionaries: ReusedDictionaries | None = None
     replace: bool = False
     repair: bool = False
     only_train: bool = False
 
 
-def run_build(
-    source: VectorSource,
-    index: Path,
-    recipe: Recipe,
-    options: RunOptions,
-    **wanted: Any,
-) -> BuildResult:
-    """Start or continue a build and run it to its end, or to the end of training; see `BuildTask`."""
+def run_build(task: BuildTask, options: RunOptions) -> BuildResult:
+    """Start or continue a build and run it to its end, or to the end of training."""
     from aggtree.jobs.running.warm_up import compile_source_kernels
     from aggtree.jobs.stages.code_location import check_built_place, checked_place, move_codes
     from aggtree.jobs.stages.own_ids import copy_ids, input_fingerprint
+    from aggtree.jobs.stages.pipeline import StageInputs
 
     began = time.monotonic()
-    task = BuildTask(**wanted)
+    index, recipe = task.index, task.recipe
     codes = checked_place(options.codes)
-    compile_source_kernels(source)
-    source = metric_source(source, recipe.metric)
+    compile_source_kernels(task.source)
+    source = metric_source(task.source, recipe.metric)
     fingerprint = input_fingerprint(source, task.ids)
-    with plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
+    with plan_and_lock(index, recipe, fingerprint, options, source, began=began) as run:
         manifest = _committed(index, build_id(recipe.to_json(), fingerprint))
         if manifest is None:
             job = start_job(index, recipe.to_json(), fingerprint, replace=task.replace, codes=codes or "")
@@ -112,28 +162,26 @@ def run_build(
             check_built_place(manifest.first_segment, index, codes)
             damaged = reopened(index, [manifest.first_segment], repair=task.repair)
             if damaged is None:
-                return _already_built(index, manifest, plan)
+                return _already_built(run, manifest)
             job = damaged
-        copy_ids(job, task.ids, plan.allowed)
-        with open_stages(job, plan, source, options=options, cluster=cluster) as stages:
-            stages.train(task.taken)
-            if task.only_train:
-                return result_of(stages, None, began)
-            stages.encode()
-            stages.sort()
-            stages.build()
-            return result_of(stages, stages.commit().first_segment, began)
+        copy_ids(job, task.ids, run.plan.allowed)
+        inputs = StageInputs(source=source, dictionaries=task.dictionaries)
+        return run.run(job, inputs, last="train" if task.only_train else "commit")
 
 
 def continue_build(
-    index: Path, stage: Stage, options: RunOptions, source: VectorSource | None = None
+    index: Path,
+    stage: Literal["encode", "commit"],
+    options: RunOptions,
+    source: VectorSource | None = None,
 ) -> BuildResult:
-    """Run one stage of the build that was started in `index`; `tree` also commits it.
+    """Run the build that was started in `index` to the end of a stage; `commit` needs no source.
 
-    `tree` of a finished index builds its tree again from its codes, if any of its bytes is damaged.
+    `commit` of a finished index builds its tree again from its codes, if any of its bytes is damaged.
     """
     from aggtree.jobs.stages.code_location import checked_place, move_codes
     from aggtree.jobs.stages.own_ids import same_vectors
+    from aggtree.jobs.stages.pipeline import StageInputs
 
     began = time.monotonic()
     codes = checked_place(options.codes)
@@ -144,7 +192,7 @@ def continue_build(
         raise BuildMismatchError(f"{index}: no build was started here, but {started[0].task}; {remedy}")
     if started:
         parameters, fingerprint = started[0].parameters, started[0].source
-    elif stage == "tree" and (index / MANIFEST).exists():
+    elif stage == "commit" and (index / MANIFEST).exists():
         built = read_manifest(index).first_segment
         parameters, fingerprint = built.parameters, built.source
     else:
@@ -154,18 +202,12 @@ def continue_build(
     source = None if source is None else metric_source(source, recipe.metric)
     if source is not None and not same_vectors(source, fingerprint):
         raise BuildMismatchError(f"{source.spec}: not the source that {index} was trained on; name that one")
-    with plan_and_lock(index, recipe, fingerprint, options, source) as (plan, cluster):
+    with plan_and_lock(index, recipe, fingerprint, options, source, began=began) as run:
         job = started[0] if built is None else reopened(index, [built], repair=True)
         if job is None:
-            return _already_built(index, read_manifest(index), plan)
+            return _already_built(run, read_manifest(index))
         job = move_codes(job, codes)
-        with open_stages(job, plan, source, options=options, cluster=cluster) as stages:
-            stages.encode()
-            if stage == "encode":
-                return result_of(stages, None, began)
-            stages.sort()
-            stages.build()
-            return result_of(stages, stages.commit().first_segment, began)
+        return run.run(job, StageInputs(source=source), first="encode", last=stage)
 
 
 def reopened(index: Path, segments: Sequence[SegmentManifest], *, repair: bool) -> JobRecord | None:
@@ -191,6 +233,6 @@ def _committed(index: Path, build: str) -> IndexManifest | None:
     return manifest if manifest.first_segment.build == build else None
 
 
-def _already_built(index: Path, manifest: IndexManifest, plan: Plan) -> BuildResult:
+def _already_built(run: JobRun, manifest: IndexManifest) -> BuildResult:
     rows = manifest.live_rows
-    return done_before(index, plan, rows=rows, left_out=manifest.all_source_rows - rows)
+    return run.done_before(rows=rows, left_out=manifest.all_source_rows - rows)

@@ -7,6 +7,7 @@ keep their numbers; those of deleted rows are in use by none.
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,11 @@ from typing import Any
 import numpy as np
 
 from aggtree.jobs.append import check_unchanged, growing_recipe
-from aggtree.jobs.planning.reused_dictionaries import TakenDictionaries
+from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.jobs.repair import check_presence
-from aggtree.jobs.running.job_run import (
-    BuildResult,
-    RunOptions,
-    done_before,
-    open_stages,
-    plan_and_lock,
-    result_of,
-)
-from aggtree.jobs.running.tasks import Tick
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY, BuildResult, RunOptions, plan_and_lock
+from aggtree.jobs.running.progress import ProgressChoice
+from aggtree.jobs.running.tasks import Function, Task, Tick
 from aggtree.storage.atomic import make_directory, replace_file, write_bytes
 from aggtree.storage.checksums import block_checksums
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError
@@ -35,36 +30,46 @@ from aggtree.storage.index.live_rows import kept_bits
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.opened.segments import map_own_ids
 from aggtree.storage.index.own_ids import OwnIds
+from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.row_bits import read_bits
 from aggtree.storage.work.job_record import JobRecord, finish_job, start_job, unfinished_jobs
 
 KEPT = "kept"
 
 
-def compact(index: str | os.PathLike[str], *, replace: bool = False, **options: Any) -> BuildResult:
+@explain_keywords
+def compact(
+    index: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+    memory: str | int = DEFAULT_MEMORY,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    codes: str | None = None,
+    progress: ProgressChoice = None,
+) -> BuildResult:
     """Merge all segments of an index into one, and drop the rows that were deleted; ids stay what they are.
-
-    replace : remove what another unfinished command left in the directory, and start over.
-    memory, workers, scheduler, codes, progress : see RunOptions.
 
     The same call continues what was interrupted. Queries go on meanwhile, also in processes that have the
     index open.
+
+    replace : remove what another unfinished command left in the directory, and start over.
+    memory, workers, scheduler, codes, progress : as of `build`.
     """
-    run, rest = RunOptions.split(options)
-    if rest:
-        raise TypeError(f"compact: unknown options {', '.join(sorted(rest))}")
+    run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
     return run_compact(Path(index).absolute(), run, replace=replace)
 
 
 def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> BuildResult:
     """Start or continue to compact, and run it to its end."""
-    from aggtree.jobs.stages.code_location import checked_place, move_codes, open_codes
+    from aggtree.jobs.stages.code_location import checked_place, move_codes
+    from aggtree.jobs.stages.pipeline import StageInputs
 
     began = time.monotonic()
     codes = checked_place(options.codes)
     manifest = read_manifest(index)
     recipe = growing_recipe(index, manifest, manifest.all_source_rows)
-    with plan_and_lock(index, recipe, merged_source(manifest), options, None) as (plan, cluster):
+    with plan_and_lock(index, recipe, merged_source(manifest), options, None, began=began) as run:
         manifest = read_manifest(index)  # which nobody changes now
         check_unchanged(index, manifest, recipe, manifest.all_source_rows)
         check_presence(index, manifest)
@@ -72,7 +77,7 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
             only = manifest.first_segment
             if all(job.build == only.build for job in unfinished_jobs(index)):
                 finish_job(index)  # what a process killed after the commit left behind
-            return done_before(index, plan, rows=only.rows, left_out=only.source_rows - only.rows)
+            return run.done_before(rows=only.rows, left_out=only.source_rows - only.rows)
         if manifest.live_rows == 0:
             raise BuildMismatchError(
                 f"{index}: every row is deleted, nothing would be left; append some first"
@@ -82,13 +87,13 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
         job = move_codes(job, codes)
         kept = _write_kept(job, manifest)
         _join_own_ids(job, manifest)
-        with open_stages(job, plan, None, options=options, cluster=cluster) as stages:
-            stages.train(TakenDictionaries.of(index, manifest))
-            store = open_codes(job, recipe)
-            stages.encode_by(copy_shard, copy_tasks(index, manifest, store, kept), shown="copy")
-            stages.sort(kept)
-            stages.build()
-            return result_of(stages, stages.commit().first_segment, began)
+
+        def copying(store: CodeStore) -> tuple[Function, Sequence[Task]]:
+            return copy_shard, copy_tasks(index, manifest, store, kept)
+
+        dictionaries = ReusedDictionaries.of(index, manifest)
+        inputs = StageInputs(dictionaries=dictionaries, code_tasks=copying, kept=kept)
+        return run.run(job, inputs)
 
 
 def merged_source(manifest: IndexManifest) -> dict[str, Any]:
@@ -119,11 +124,11 @@ def _write_kept(job: JobRecord, manifest: IndexManifest) -> Path | None:
 
 def _join_own_ids(job: JobRecord, manifest: IndexManifest) -> None:
     """Write the own ids of all segments into one file, unless it is there."""
-    from aggtree.jobs.stages.own_ids import STAGE
+    from aggtree.jobs.stages.own_ids import has_own_ids, note_own_ids
 
-    path = job.build_directory / OWN_IDS
-    if not manifest.own_ids or (job.done(STAGE) and path.exists()):
+    if not manifest.own_ids or has_own_ids(job):
         return
+    path = job.build_directory / OWN_IDS
     make_directory(job.build_directory)
     ids = [map_own_ids(job.index, segment, []) for segment in manifest.segments]
     for segment, segment_ids in zip(manifest.segments, ids, strict=True):
@@ -133,8 +138,7 @@ def _join_own_ids(job: JobRecord, manifest: IndexManifest) -> None:
     with replace_file(path, 8 * manifest.all_source_rows) as file:
         for _, block in OwnIds(ids).blocks():
             file.write(block)
-    record = FileRecord.of(f"{job.build_directory.name}/{OWN_IDS}", file.checksums)
-    job.record_done(STAGE, 0, record.to_json())
+    note_own_ids(job, FileRecord.of(f"{job.build_directory.name}/{OWN_IDS}", file.checksums))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,12 @@ from aggtree.storage.index.manifest import IndexManifest, commit_manifest, read_
 from aggtree.storage.index.opened.row_sets import make_filter
 from aggtree.storage.index.opened.segments import map_own_ids
 from aggtree.storage.index.own_ids import OwnIds
+from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.work.job_record import remove_old_live
 from aggtree.storage.work.lock import BuildLock
 
-Ids = NDArray[Any] | Sequence[int] | range | str | os.PathLike[str]
+IdSet = NDArray[np.bool_] | NDArray[np.integer] | Sequence[int] | range | str | os.PathLike[str]
+"""Some ids: a range, a list or an array of them, a boolean for each row, or a file of either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class DeleteResult:
     rows: int
 
 
-def delete(index: str | os.PathLike[str], ids: Ids) -> DeleteResult:
+@explain_keywords
+def delete(index: str | os.PathLike[str], ids: IdSet) -> DeleteResult:
     """Delete the vectors of these ids from an index: no search finds them from now on.
 
     ids : a range or an array of ids, a boolean for each row, a .npy file of either, or a text file with an id
@@ -68,7 +70,7 @@ def delete(index: str | os.PathLike[str], ids: Ids) -> DeleteResult:
     return result
 
 
-def _rows(index: Path, manifest: IndexManifest, ids: Ids) -> Filter:
+def _rows(index: Path, manifest: IndexManifest, ids: IdSet) -> Filter:
     """The rows a user names; ValueError for one that the index never had."""
     if isinstance(ids, (str, os.PathLike)) and not os.fspath(ids).endswith(".npy"):
         ids = _read_text(Path(ids))
@@ -90,7 +92,7 @@ def _read_text(path: Path) -> NDArray[np.int64]:
         try:
             ids[place] = int(line)
         except (ValueError, OverflowError):
-            message = f"{path}: {line[:40]!r} is no id: write one whole number on each line"
+            message = f"{path}: {line[:40]!r} is no id: write one integer on each line"
             raise SourceError(message) from None
     return ids
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from aggtree.jobs.build import BuildResult, build
+from aggtree.jobs.build import build
 from aggtree.jobs.cli import tables as reports
 from aggtree.jobs.exact import exact_neighbours
+from aggtree.jobs.running.job_run import BuildResult
 from aggtree.jobs.running.memory import parse_size
 from aggtree.jobs.running.progress import make_progress
 from aggtree.jobs.search import SearchReport, read_queries, run_queries

@@ -1,5 +1,6 @@
 """Exact neighbours of a file of queries, with the base vectors streaming by: for data larger than memory."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -9,18 +10,57 @@ from numpy.typing import NDArray
 
 from aggtree.engine.exact.neighbours import ExactSearch
 from aggtree.engine.params import Metric
+from aggtree.engine.search.searcher import Answer
 from aggtree.jobs.planning.costs import DRIVER_BYTES
-from aggtree.jobs.running.memory import MIB, format_size
-from aggtree.jobs.running.progress import Progress
-from aggtree.jobs.running.streams import as_dask_array, read_in_order
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY
+from aggtree.jobs.running.memory import MIB, format_size, parse_size
+from aggtree.jobs.running.progress import Progress, ProgressChoice, make_progress
+from aggtree.jobs.running.streams import Source, as_dask_array, opened_source, read_in_order
 from aggtree.jobs.running.tasks import single_threaded_blas
+from aggtree.jobs.search import Queries, read_queries
 from aggtree.storage.errors import MemoryBudgetError, SourceError
+from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.row_bits import unpacked
 from aggtree.storage.sources.base import VectorSource
-from aggtree.storage.sources.ids import IdSource
+from aggtree.storage.sources.ids import Ids, IdSource, open_ids
 
 THREAD_BYTES = 48 * MIB  # products of a block and the rows they came from, as float32
 MAX_BLOCK_BYTES = 64 * MIB
+
+
+@explain_keywords
+def exact(
+    source: Source,
+    queries: Queries,
+    *,
+    k: int = 100,
+    metric: Metric = "l2",
+    ids: Ids | None = None,
+    threads: int | None = None,
+    memory: str | int = DEFAULT_MEMORY,
+    progress: ProgressChoice = None,
+) -> Answer:
+    """The exact k nearest rows of each query, without an index: ids (q, k) int64, distances (q, k) float32.
+
+    The rows are streamed, so they may be larger than memory.
+
+    source, ids, metric, progress : as of `build`. queries : a file or an array (q, d).
+    threads : None for all cores. memory : allowed for this process, such as `"4GiB"`.
+    """
+    own_ids = None if ids is None else open_ids(ids)
+    with opened_source(source) as base, make_progress(progress) as listener:
+        block = read_queries(queries, base.dimension)
+        found = exact_neighbours(
+            base,
+            block,
+            k=k,
+            threads=threads or len(os.sched_getaffinity(0)),
+            allowed=parse_size(memory),
+            progress=listener,
+            ids=own_ids,
+            metric=metric,
+        )
+    return Answer(*found)
 
 
 def exact_neighbours(
@@ -90,6 +130,6 @@ def exact_block_rows(
     if room < 100 * row_bytes:
         needed = -(-(fixed + 300 * row_bytes) // MIB)
         raise MemoryBudgetError(
-            f"{format_size(allowed)} of memory are too little for exact search: give --memory {needed}MiB"
+            f"{format_size(allowed)} of memory are too little for exact search: allow {needed}MiB"
         )
     return int(room // row_bytes)

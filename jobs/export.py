@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.jobs.running.progress import Progress
+from aggtree.jobs.running.progress import Progress, ProgressChoice, make_progress
 from aggtree.storage.atomic import replace_file
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.live_rows import kept_bits
 from aggtree.storage.index.reader import Index, open_index
+from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.row_bits import unpacked
 
 BLOCK_ROWS = 100_000
@@ -44,21 +45,24 @@ class ExportResult:
     width: int
 
 
+@explain_keywords
 def export(
-    index: str | os.PathLike[str], to: str | os.PathLike[str], progress: Progress | None = None
+    index: str | os.PathLike[str], to: str | os.PathLike[str], *, progress: ProgressChoice = None
 ) -> ExportResult:
-    """Write ids and codes of all vectors of an index to `to`, by its suffix: .npy, .parquet, or .faiss."""
+    """Write ids and codes of all vectors of an index to `to`, by its suffix: .npy, .parquet, or .faiss.
+
+    progress : as of `build`.
+    """
     target = Path(to)
     if target.suffix not in SUFFIXES:
         raise SourceError(f"{target}: expected a name that ends in {', '.join(SUFFIXES)}")
     if not target.absolute().parent.is_dir():
         raise SourceError(f"{target}: no directory {target.parent}: make it first")
     write = {".npy": _to_numpy, ".parquet": _to_parquet}.get(target.suffix, _to_faiss)
-    progress = progress or Progress()
-    with open_index(index) as opened:
-        progress.begin("export", opened.rows)
-        files = write(target, opened, _blocks(opened, progress))
-        progress.end()
+    with open_index(index) as opened, make_progress(progress) as listener:
+        listener.begin("export", opened.rows)
+        files = write(target, opened, _blocks(opened, listener))
+        listener.end()
         return ExportResult(files=files, rows=opened.rows, width=opened.layout.width)
 
 

@@ -28,7 +28,7 @@ def check_presence(index: Path, manifest: IndexManifest) -> None:
     for record in manifest.all_files:
         problem = file_problem(index, record)
         if problem:
-            raise IndexFormatError(f"{index / record.path}: {problem}; run the same command with --repair")
+            raise IndexFormatError(f"{index / record.path}: {problem}; run the same command with `repair`")
 
 
 def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[SegmentManifest, list[Damage]]:
@@ -48,7 +48,7 @@ def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[Segmen
         if own:
             return segment, own
     if damages:
-        remedy = "repeat the `aggtree append` that made it with --repair"
+        remedy = "repeat the `aggtree append` that made it, with `repair`"
         if damages[0].file.startswith(LIVE_PREFIX):
             remedy = "which rows were deleted is lost; copy the file again"
         raise IndexFormatError(f"{index}: damaged elsewhere: {damages[0]}; {remedy}")

@@ -19,12 +19,18 @@ from aggtree.storage.atomic import write_bytes
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.opened.row_sets import Within
 from aggtree.storage.index.reader import Index
+from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source, read_ground_truth
 from aggtree.storage.sources.formats.vecs import write_vecs
 
 RECALL_RANKS = (1, 10, 100)
 MAX_SINGLE_QUERIES = 2000  # answered one by one, for the times of single queries
 MAX_IVECS_ID = 2**31
+
+Queries = str | os.PathLike[str] | NDArray[np.integer | np.floating]
+"""A file of queries, or an array of them (q, d)."""
+Truth = str | os.PathLike[str] | NDArray[np.integer]
+"""Ids of the true neighbours of each query, nearest first: a file, or an array (q, k)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +63,19 @@ class SearchReport:
     found: float | None = None
 
 
-def read_queries(spec: str | os.PathLike[str], dimension: int) -> NDArray[Any]:
-    """All queries of a file, which are few."""
-    with open_source(spec) as source:
+def read_queries(queries: Queries, dimension: int) -> NDArray[Any]:
+    """All queries of a file or an array, which are few, (q, d)."""
+    if isinstance(queries, np.ndarray):
+        source: VectorSource = ArraySource(np.atleast_2d(queries))
+    else:
+        source = open_source(queries)
+    with source:
         check_dimension(source, dimension)
-        queries = source.read(0, source.rows)
-    wrong = np.flatnonzero(~np.isfinite(queries).all(axis=1))
+        rows = source.read(0, source.rows)
+    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(wrong):
-        raise SourceError(f"{spec}: query {wrong[0]} has a NaN or infinite value: repair it")
-    return queries
+        raise SourceError(f"{source.spec}: query {wrong[0]} has a NaN or infinite value: repair it")
+    return rows
 
 
 def check_dimension(source: VectorSource, dimension: int) -> None:
@@ -145,14 +155,19 @@ def share_found(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
     return float(np.mean(hits) / truth.shape[1])
 
 
-def load_truth(spec: str | os.PathLike[str], queries: int) -> NDArray[np.int64]:
-    """The ground truth of these queries, (q, k) int64."""
-    truth = read_ground_truth(spec)
-    if len(truth) != queries:
+def load_truth(truth: Truth, queries: int) -> NDArray[np.int64]:
+    """The ground truth of so many queries, (q, k) int64."""
+    if isinstance(truth, np.ndarray):
+        ids, name = np.asarray(truth, np.int64), f"array {truth.shape}"
+        if ids.ndim != 2:
+            raise SourceError(f"{name}: expected the ids of true neighbours, (queries, k)")
+    else:
+        ids, name = read_ground_truth(truth), os.fspath(truth)
+    if len(ids) != queries:
         raise SourceError(
-            f"{spec}: ground truth of {len(truth)} queries for {queries} queries: name the right one"
+            f"{name}: ground truth of {len(ids)} queries for {queries} queries: name the right one"
         )
-    return truth
+    return ids
 
 
 def run_range_queries(

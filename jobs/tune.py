@@ -6,6 +6,7 @@ are measured for each point, in turns, so that noise hits all alike.
 """
 
 import math
+import os
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,10 +18,15 @@ from aggtree.engine.params import SearchParams
 from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.tuned import TunedPoint, pareto
 from aggtree.jobs.exact import exact_neighbours
-from aggtree.jobs.running.progress import Progress
+from aggtree.jobs.running.job_run import DEFAULT_MEMORY
+from aggtree.jobs.running.memory import parse_size
+from aggtree.jobs.running.progress import Progress, ProgressChoice, make_progress
+from aggtree.jobs.search import Queries, Truth, load_truth, read_queries
 from aggtree.storage.errors import SourceError
 from aggtree.storage.index.live_rows import kept_bits
-from aggtree.storage.index.reader import Index
+from aggtree.storage.index.opened.vectors import Vectors
+from aggtree.storage.index.reader import Index, open_index
+from aggtree.storage.keywords import explain_keywords
 
 STEPS = range(-6, 9)
 """First limits are the default times these powers of √2; how far nodes may be follows."""
@@ -133,7 +139,7 @@ def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool
     """What each point finds, its time still unknown; points that add nothing are left out."""
     if questions.truth.shape[1] < k:
         raise SourceError(
-            f"ground truth of {questions.truth.shape[1]} neighbours: {k} are needed, or a lower -k"
+            f"ground truth of {questions.truth.shape[1]} neighbours: {k} are needed, or a lower k"
         )
     truth = questions.truth[:, :k]
     counts = [k * times for times in CANDIDATES if k * times <= min(MOST_CANDIDATES, index.rows)]
@@ -207,7 +213,7 @@ def _median_time(index: Index, queries: NDArray[Any], k: int, point: TunedPoint)
     return 1000 * float(np.median(taken))
 
 
-def tune(
+def tune_opened(
     index: Index, questions: Questions, k: int, *, rerank: bool, progress: Progress
 ) -> tuple[TunedPoint, ...]:
     """Measure, and keep the best points of this k beside the manifest; returns them, faster ones first."""
@@ -216,3 +222,50 @@ def tune(
         index, questions.queries, k, measured_recalls(index, questions, k, rerank=rerank), progress
     )
     return index.keep_tuning(k, points)
+
+
+@explain_keywords
+def tune(
+    index: str | os.PathLike[str],
+    *,
+    k: int = 10,
+    queries: Queries | None = None,
+    ground_truth: Truth | None = None,
+    sample: int | None = None,
+    vectors: Vectors | None = None,
+    rerank: bool = True,
+    seed: int = 0,
+    memory: str | int = DEFAULT_MEMORY,
+    progress: ProgressChoice = None,
+) -> tuple[TunedPoint, ...]:
+    """Measure on this machine what searches find and take; the points that find more than every faster one.
+
+    They are kept beside the manifest: `search(queries, k, recall=0.95)` and `time_ms=` choose among them.
+
+    queries : a file or an array (q, d) to measure with; None for rows of the index.
+    ground_truth : their true neighbours, a file or an array of ids (q, k); None to compute them.
+    sample : rows of the index to measure with; None for 1000, or more for k < 4.
+    vectors : where the vectors are, if not where they were at the build.
+    rerank : also measure searches that compare candidates with the vectors themselves.
+    seed : of the sample.
+    memory, progress : as of `build`.
+    """
+    if ground_truth is not None and queries is None:
+        raise SourceError("ground_truth without queries: name the queries whose true neighbours these are")
+    threads, allowed = len(os.sched_getaffinity(0)), parse_size(memory)
+    with open_index(index, vectors) as opened, make_progress(progress) as listener:
+        means = Means(threads=threads, allowed=allowed, progress=listener)
+        if queries is None:
+            questions = sampled_questions(opened, sample or default_sample(k), k, seed=seed, means=means)
+        else:
+            block = read_queries(queries, opened.dimension)
+            if ground_truth is None:
+                questions = exact_questions(opened, block, k, means=means)
+            else:
+                questions = Questions(queries=block, truth=load_truth(ground_truth, len(block)))
+        return tune_opened(opened, questions, k, rerank=rerank, progress=listener)
+
+
+def default_sample(k: int) -> int:
+    """Rows that give a recall to about ±.015: a row says less the fewer neighbours it is asked for."""
+    return max(1000, 4000 // k)

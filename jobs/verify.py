@@ -1,25 +1,38 @@
-"""Verification of an index with a progress display."""
+"""Every byte of an index read and checked, with a progress display."""
 
+import os
 from pathlib import Path
 
-from aggtree.jobs.running.progress import Progress
+from aggtree.jobs.running.progress import ProgressChoice, make_progress
+from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.verify.index import Damage, verify_index
 
 
-def verify_with_progress(
-    index: Path, workers: int, progress: Progress, *, deep: bool = False
+@explain_keywords
+def verify(
+    index: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    deep: bool = False,
+    progress: ProgressChoice = None,
 ) -> list[Damage]:
-    """Read and check every byte of an index; returns the damage found. deep : see verify_index."""
-    told = 0
+    """Read and check every byte of an index; returns the damage found, none for an index that is whole.
+
+    workers : threads that read; None for all cores.
+    deep : also compare the tree with the codes it was made from.
+    progress : as of `build`.
+    """
+    told, threads = 0, workers or len(os.sched_getaffinity(0))
 
     def advance(done: int, total: int) -> None:
         nonlocal told
         if told == 0:
-            progress.begin("verify", total, unit="bytes")
-        progress.advance(done - told)
+            listener.begin("verify", total, unit="bytes")
+        listener.advance(done - told)
         told = done
 
-    damages = verify_index(index, advance, workers, deep=deep)
-    if told:
-        progress.end(damages=len(damages))
+    with make_progress(progress) as listener:
+        damages = verify_index(Path(index), advance, threads, deep=deep)
+        if told:
+            listener.end(damages=len(damages))
     return damages

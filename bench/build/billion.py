@@ -5,7 +5,7 @@
 
 INDEX holds the codes of at least ten million vectors and may be unfinished. They are the first rows of the
 new index in DIR, so that ids stay true; the others are derived from them, see `grown_codes`. Code shards
-are written as the encoding stage writes them, then `aggtree tree` does the work: its seconds, its measured
+are written as the encoding stage writes them, then `aggtree commit` does the work: its seconds, its measured
 peak of memory and the bytes per vector are recorded, and what `opening` measures of the finished index. Run
 again, it goes on where it was. With as many rows as INDEX has it gives the same codes another tree.
 """
@@ -55,12 +55,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def start(options: argparse.Namespace, real: JobRecord) -> JobRecord:
     """The job of the new index, as a build has it when training is done."""
-    recipe = replace(Recipe.from_json(real.parameters), shard_rows=options.shard_rows)
-    recipe = replace(
-        recipe,
-        bucket=recipe.bucket if options.bucket is None else options.bucket,
-        stray=recipe.stray if options.stray is None else options.stray,
+    recipe = Recipe.from_json(real.parameters)
+    tree = replace(
+        recipe.tree,
+        bucket=recipe.tree.bucket if options.bucket is None else options.bucket,
+        stray=recipe.tree.stray if options.stray is None else options.stray,
     )
+    recipe = replace(recipe, shard_rows=options.shard_rows, tree=tree)
     source = {
         "kind": "grown codes",
         "rows": options.rows,
@@ -127,8 +128,8 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def build_tree(index: Path, memory: str) -> dict[str, Any]:
-    """What `aggtree tree` says at its end; a process of its own, so that its peak is its own."""
-    command = [sys.executable, "-m", "aggtree.jobs.cli.main", "tree", str(index), "--memory", memory]
+    """What `aggtree commit` reports at its end; a process of its own, so that its peak is its own."""
+    command = [sys.executable, "-m", "aggtree.jobs.cli.main", "commit", str(index), "--memory", memory]
     answer = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(answer.stdout.splitlines()[-1]))
 

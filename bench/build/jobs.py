@@ -198,7 +198,7 @@ class Encoding:
                 source=self.spec,
                 codes=store.location,
                 dictionaries=self.dictionaries,
-                beam=self.options.beam,
+                annealing=AnnealingParams(beam=self.options.beam),
             )
             for number in range(store.shards)
         ]

@@ -2,7 +2,7 @@
 
 The work of every stage but training is in proportion to the rows, and is shared by the workers without a
 word between them, so seconds are rows over rate and cores; training reads a fixed number of rows in one
-process. Stitching copies bytes in one process. What a cluster's network and disks add is not known here:
+process. The commit copies bytes in one process. What a cluster's network and disks add is not known here:
 the bytes that go through them are told instead.
 """
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from aggtree.jobs.planning.plan import Plan, make_plan
-from aggtree.jobs.planning.recipe import choose_recipe
+from aggtree.jobs.planning.recipe import Choices, choose_recipe
 from aggtree.jobs.running.memory import GIB
+from aggtree.storage.index.build_report import stage_name
 
 PARALLEL = ("encode", "sort", "build")
 
@@ -22,7 +23,7 @@ class Rates:
     """Measured by one build: rows per second and core of the parallel stages, and of the others.
 
     train_seconds : of the whole training, on the machine it was measured on.
-    stitch_bytes : tree bytes per second.
+    commit_bytes : tree bytes per second.
     tree_bytes : bytes per vector that queries need.
     """
 
@@ -30,21 +31,21 @@ class Rates:
     sort: float
     build: float
     train_seconds: float
-    stitch_bytes: float
+    commit_bytes: float
     tree_bytes: float
 
     @classmethod
     def of_line(cls, line: Mapping[str, Any]) -> "Rates":
         """From a line of `build` results."""
         results, cores = line["results"], line["parameters"].get("workers") or line["machine"]["cores"]
-        stages = {stage["name"]: stage for stage in results["stages"]}
+        stages = {stage_name(stage["name"]): stage for stage in results["stages"]}
         rows = line["parameters"]["rows"]
         rate = {name: stages[name]["done"] / max(stages[name]["seconds"], 1e-9) / cores for name in PARALLEL}
         tree = results["bytes_per_vector"]
         return cls(
             **rate,
             train_seconds=stages["train"]["seconds"],
-            stitch_bytes=rows * tree / max(stages["stitch"]["seconds"], 1e-9),
+            commit_bytes=rows * tree / max(stages["commit"]["seconds"], 1e-9),
             tree_bytes=tree,
         )
 
@@ -82,7 +83,7 @@ def predict(
     cluster: bool = False,
 ) -> Prediction:
     """A build of uint8 vectors on so many workers; of another cluster when `cluster`, with 2 GiB a worker."""
-    recipe = choose_recipe(rows, words=words)
+    recipe = choose_recipe(rows, Choices(words=words))
     work = recipe.workload(rows, dimension, "uint8")
     plan = make_plan(
         work, allowed=(4 + 2 * workers) * GIB, workers=workers, scheduler_workers=workers if cluster else 0
@@ -94,15 +95,15 @@ def predict(
     return Prediction(
         rows=rows,
         workers=workers,
-        seconds={"train": rates.train_seconds, **seconds, "stitch": tree / rates.stitch_bytes},
+        seconds={"train": rates.train_seconds, **seconds, "commit": tree / rates.commit_bytes},
         read={
             "train": recipe.train_rows * work.row_bytes,
             "encode": rows * work.row_bytes,
             "sort": codes,
             "build": runs,
-            "stitch": tree,
+            "commit": tree,
         },
-        written={"train": 0, "encode": codes, "sort": runs, "build": tree, "stitch": tree},
+        written={"train": 0, "encode": codes, "sort": runs, "build": tree, "commit": tree},
         tasks={stage.name: stage.tasks for stage in plan.stages},
         worker_bytes=_worker_bytes(plan),
         index_bytes=codes + tree,

@@ -6,14 +6,13 @@ from typing import Any
 from aggtree.jobs.report.charts import LineChart, Series
 from aggtree.jobs.running.memory import format_size
 from aggtree.jobs.running.progress import format_time
+from aggtree.storage.index.build_report import stage_name
 from bench import record
 from bench.report.generated import MISSING, Output, markdown
 from bench.report.prediction import PARALLEL, Prediction, Rates, predict
 
 Line = dict[str, Any]
-STAGES = ("train", *PARALLEL, "stitch")
-TITLES = {"stitch": "commit"}
-"""Names of stages in the results that differ from those on the pages."""
+STAGES = ("train", *PARALLEL, "commit")
 ASKED = ("batch_ms", "single_p50_ms")
 TIMES = ("ms per query, batch", "ms per query, single")
 
@@ -34,7 +33,11 @@ def finished() -> dict[int, Line]:
 
 
 def _stages(line: Line) -> dict[str, Line]:
-    return {stage["name"]: stage for stage in line["results"]["stages"]}
+    return _by_name(line["results"]["stages"])
+
+
+def _by_name(stages: Sequence[Line]) -> dict[str, Line]:
+    return {stage_name(stage["name"]): stage for stage in stages}
 
 
 def parts(output: Output) -> dict[str, str]:
@@ -66,13 +69,8 @@ def build_table() -> str:
             f"{size:.2f}" if size else "unfinished",
         ]
         rows.append([*row, str(line["parameters"].get("note", ""))])
-    header = ["rows", "words", "total", *_titles(), "peak memory", "peak disk", "bytes per vector", "remark"]
+    header = ["rows", "words", "total", *STAGES, "peak memory", "peak disk", "bytes per vector", "remark"]
     return markdown(header, rows)
-
-
-def _titles() -> list[str]:
-    """Names of the stages as a reader knows them."""
-    return [TITLES.get(stage, stage) for stage in STAGES]
 
 
 def _words(sizes: Sequence[int]) -> str:
@@ -87,10 +85,10 @@ def memory_table() -> str:
     for line in record.read("billion"):
         results = line["results"]
         name = f"tree of {line['parameters']['rows']:,} codes, {_words(results['words'])}"
-        columns[name] = {stage["name"]: stage for stage in results["tree"]["stages"]}
+        columns[name] = _by_name(results["tree"]["stages"])
     rows = [
-        [title, *(_both(stages.get(stage)) for stages in columns.values())]
-        for stage, title in zip(STAGES, _titles(), strict=True)
+        [stage, *(_both(stages.get(stage)) for stages in columns.values())]
+        for stage in STAGES
         if any(stage in stages for stages in columns.values())
     ]
     return markdown(["stage", *columns], rows)
@@ -115,8 +113,8 @@ def curves(output: Output) -> str:
     if len(found) < 2:
         return MISSING
     seconds = [
-        Series(name=title, points=[(float(n), _stages(line)[name]["seconds"]) for n, line in found.items()])
-        for name, title in zip(STAGES, _titles(), strict=True)
+        Series(name=name, points=[(float(n), _stages(line)[name]["seconds"]) for n, line in found.items()])
+        for name in STAGES
     ]
     memory = [
         (float(n), max(stage["peak"] for stage in _stages(line).values()) / 2**20)
@@ -273,11 +271,11 @@ def prediction_tables() -> str:
     words = (
         f"From the rates of the build of {max(found):,} rows at commit {line['commit']}. Per core: "
         + ", ".join(f"{name} {getattr(rates, name):,.0f} rows/s" for name in PARALLEL)
-        + f". Training: {format_time(rates.train_seconds)}. Commit: {format_size(rates.stitch_bytes)}/s."
-        + (f" Remark on that build: {line['parameters']['note']}." if line["parameters"].get("note") else "")
+        + f"; training {format_time(rates.train_seconds)}; commit {format_size(rates.commit_bytes)}/s."
+        + (f" That build: {line['parameters']['note']}." if line["parameters"].get("note") else "")
         + "\n\n"
     )
-    header = ["build", *_titles(), "total"]
+    header = ["build", *STAGES, "total"]
     rows = [
         [name, *(format_time(made.seconds[stage]) for stage in STAGES), format_time(3600 * made.hours)]
         for name, made in predictions.items()

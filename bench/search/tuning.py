@@ -18,10 +18,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import aggtree
-from aggtree.jobs.cli.tune_command import default_sample
 from aggtree.jobs.running.progress import Progress, make_progress
 from aggtree.jobs.search import share_found
-from aggtree.jobs.tune import Means, Questions, sampled_questions, tune, without
+from aggtree.jobs.tune import Means, Questions, default_sample, sampled_questions, tune_opened, without
 from aggtree.storage.index.tuning import point_to_json
 from aggtree.storage.sources.base import read_ground_truth
 from bench import record
@@ -81,7 +80,7 @@ def differences_by_halves(
 def held_out(index: aggtree.Index, k: int, asked: Questions, other: Questions, bar: Progress) -> list[Any]:
     """For each target the point that tuning with `asked` chooses, and what it finds for `other`."""
     began = time.perf_counter()
-    measured = tune(index, asked, k, rerank=True, progress=bar)
+    measured = tune_opened(index, asked, k, rerank=True, progress=bar)
     seconds = time.perf_counter() - began
     points = []
     for target in (target for target in TARGETS if measured[-1].recall >= target):

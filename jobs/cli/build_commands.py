@@ -1,4 +1,4 @@
-"""The commands that build: `plan`, `build`, and its stages `train`, `encode` and `tree`."""
+"""The commands that build: `plan`, `build`, and its stages `train`, `encode` and `commit`."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def build(source: str, index: Path, **options: Any) -> None:
 def train(source: str, index: Path, **options: Any) -> None:
     """Start a build: learn dictionaries from SOURCE.
 
-    `encode` and `tree` go on in the same directory. With --dictionaries OLD.index --continue the
+    `encode` and `commit` go on in the same directory. With --dictionaries OLD.index --continue the
     dictionaries of OLD.index are trained further, on SOURCE.
 
     \b
@@ -71,7 +71,7 @@ def train(source: str, index: Path, **options: Any) -> None:
 def encode(source: str, index: Path, **options: Any) -> None:
     """Encode SOURCE with the dictionaries in INDEX.
 
-    Continues what `train` began; `tree` goes on.
+    Continues what `train` began; `commit` goes on.
 
     \b
     Example:
@@ -89,21 +89,21 @@ def encode(source: str, index: Path, **options: Any) -> None:
 @click.command()
 @index_argument
 @run_options
-def tree(index: Path, **options: Any) -> None:
-    """Build the tree from the codes in INDEX, and commit.
+def commit(index: Path, **options: Any) -> None:
+    """Sort the codes in INDEX, build the tree, and commit.
 
-    Sorts the codes that `encode` left there, builds the tree from them and makes it the index. The
-    tree of a finished index is built again if it is damaged.
+    The last three stages: the codes that `encode` left there are sorted, the tree is built from them and
+    becomes the index. The tree of a finished index is built again if it is damaged.
 
     \b
     Example:
-      aggtree tree sift.index --memory 1GiB
+      aggtree commit sift.index --memory 1GiB
     """
     from aggtree.jobs.build import continue_build
     from aggtree.jobs.cli import tables as reports
 
     given, as_json = given_options(options)
-    result = continue_build(index.absolute(), "tree", RunOptions(**given))
+    result = continue_build(index.absolute(), "commit", RunOptions(**given))
     reports.show_build(result, as_json=as_json)
 
 
@@ -112,7 +112,7 @@ def tree(index: Path, **options: Any) -> None:
 @recipe_options
 @run_options
 def plan(source: str, **options: Any) -> None:
-    """Tell what a build of SOURCE would need.
+    """Show what a build of SOURCE would need.
 
     Rows, partitions, memory, disk and time, which is measured on a sample of the rows. Nothing is written.
 
@@ -121,8 +121,8 @@ def plan(source: str, **options: Any) -> None:
       aggtree plan base.bvecs --memory 1GiB --workers 2
     """
     from aggtree.jobs.cli import tables as reports
-    from aggtree.jobs.planning.estimate import plan_build
+    from aggtree.jobs.plan import plan as plan_build
 
     given, as_json = given_options(options)
-    run, choices = RunOptions.split(given)
-    reports.show_plan(plan_build(source, choices, run), as_json=as_json)
+    del given["progress"]
+    reports.show_plan(plan_build(source, **given), as_json=as_json)

@@ -112,6 +112,5 @@ def export(index: Path, to: Path, as_json: bool) -> None:
     from aggtree.jobs.cli import grow_tables as grow_reports
     from aggtree.jobs.export import export as export_codes
 
-    with progress_for(as_json) as progress:
-        result = export_codes(index, to, progress)
+    result = export_codes(index, to, progress=progress_for(as_json))
     grow_reports.show_export(result, as_json=as_json)

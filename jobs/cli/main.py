@@ -50,7 +50,7 @@ for command in (
     build_commands.build,
     build_commands.train,
     build_commands.encode,
-    build_commands.tree,
+    build_commands.commit,
     grow_commands.append,
     grow_commands.delete,
     grow_commands.compact,
@@ -98,10 +98,9 @@ def verify(index: Path, *, workers: int | None, deep: bool, as_json: bool) -> No
       aggtree verify sift.index --workers 2
     """
     from aggtree.jobs.cli import tables as reports
-    from aggtree.jobs.verify import verify_with_progress
+    from aggtree.jobs.verify import verify as verify_index
 
-    with progress_for(as_json) as progress:
-        damages = verify_with_progress(index, workers or len(os.sched_getaffinity(0)), progress, deep=deep)
+    damages = verify_index(index, workers=workers, deep=deep, progress=progress_for(as_json))
     reports.show_damages(index, damages, as_json=as_json)
     if damages:
         raise SystemExit(1)

@@ -1,11 +1,12 @@
 """Options that several commands share."""
 
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_args
 
 import click
 
+from aggtree.engine.params import METRICS, AnnealingParams, Cooling
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 from aggtree.jobs.running.progress import JsonProgress, Progress, make_progress
 
@@ -61,13 +62,13 @@ def _count(name: str, metavar: str, text: str, otherwise: str = "by rows") -> Ca
     return click.option(name, type=click.IntRange(1), metavar=metavar, help=f"{text} [default: {otherwise}]")
 
 
-def _choice(name: str, choices: list[str], text: str) -> Callable[[Any], Any]:
+def _choice(name: str, choices: Sequence[str], text: str) -> Callable[[Any], Any]:
     """An option whose default is the first choice."""
     return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=text)
 
 
 class _CountOrIndex(click.ParamType):  # type: ignore[type-arg]
-    """A number of dictionaries, or the index whose dictionaries are taken."""
+    """A number of dictionaries, or the index whose dictionaries are reused."""
 
     name = "count or index"
 
@@ -83,7 +84,7 @@ recipe_options = _apply(
             "--dictionaries",
             type=_CountOrIndex(),
             metavar="M|INDEX",
-            help="Number of dictionaries, or an index whose trained ones are taken. [default: by rows]",
+            help="Number of dictionaries, or an index whose trained ones are reused. [default: by rows]",
         ),
         click.option(
             "--continue",
@@ -96,16 +97,18 @@ recipe_options = _apply(
             metavar="SIZES",
             help="Words of each: 256, or a list such as 4096,256x8. [default: by rows]",
         ),
-        _count("--beam", "L", "Paths kept by encoding.", "10"),
+        _count("--beam", "L", "Paths kept by encoding.", str(AnnealingParams.beam)),
         _count("--train-rows", "N", "Rows to train on, in all passes."),
         _count("--batch-rows", "N", "Rows of a training batch.", "100000"),
         _count("--shard-rows", "N", "Rows of a code shard."),
-        _choice("--cooling", ["joint", "kmeans"], "How dictionaries are refined; kmeans is the paper's way."),
+        _choice("--cooling", get_args(Cooling), "How dictionaries are refined; kmeans is the paper's way."),
         _count("--bucket", "T", "Nodes of at most T vectors are not split.", "by words"),
         _count("--stray", "S", "Groups of at most S vectors become no node.", "1"),
-        _choice("--norm-bytes", ["1", "2", "4"], "Bytes of a stored norm."),
-        _choice("--metric", ["l2", "ip", "cosine"], "Euclidean distance, inner product or cosine."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of everything random."),
+        _choice("--norm-bytes", ("1", "2", "4"), "Bytes of a stored norm."),
+        _choice("--metric", METRICS, "Euclidean distance, inner product or cosine."),
+        click.option(
+            "--seed", type=int, default=AnnealingParams.seed, show_default=True, help="Of everything random."
+        ),
         click.option("--skip-invalid", is_flag=True, help="Leave out rows with NaN or infinite values."),
     ]
 )

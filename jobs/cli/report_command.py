@@ -27,7 +27,7 @@ def report(index: Path, *, out: Path, vectors: str | None) -> None:
     Example:
       aggtree report sift.index -o sift.html
     """
-    from aggtree.jobs.report.page import write_page
+    from aggtree.jobs.report import report as write_report
 
-    write_page(index, out, vectors)
+    write_report(index, out, vectors=vectors)
     click.echo(f"{out}: open it in a browser")

@@ -1,7 +1,6 @@
 """The commands that answer queries: `search`, and `exact` without an index."""
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,25 +206,18 @@ def exact(
     """
     from aggtree.jobs import search as search_job
     from aggtree.jobs.cli import tables as reports
-    from aggtree.jobs.exact import exact_neighbours
-    from aggtree.jobs.running.memory import parse_size
-    from aggtree.storage.sources.base import open_source
-    from aggtree.storage.sources.ids import open_ids
+    from aggtree.jobs.exact import exact as exact_search
 
     search_job.check_output(out)
-    own_ids = open_ids(ids) if ids else None
-    threads = threads or len(os.sched_getaffinity(0))
-    with open_source(source) as base, progress_for(as_json) as progress:
-        block = search_job.read_queries(queries, base.dimension)
-        found, _ = exact_neighbours(
-            base,
-            block,
-            k=k,
-            threads=threads,
-            allowed=parse_size(memory),
-            progress=progress,
-            ids=own_ids,
-            metric=metric,
-        )
+    found, _ = exact_search(
+        source,
+        queries,
+        k=k,
+        metric=metric,
+        ids=ids or None,
+        threads=threads,
+        memory=memory,
+        progress=progress_for(as_json),
+    )
     search_job.save_ids(out, found)
     reports.show_exact(out, found.shape, as_json=as_json)

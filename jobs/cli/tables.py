@@ -64,7 +64,7 @@ def show_stage(stage: str, result: BuildResult, *, as_json: bool) -> None:
         click.echo(f"{result.path}: already built from this source with these parameters")
         return
     show_stages(result)
-    following = {"train": f"aggtree encode SOURCE {result.path}", "encode": f"aggtree tree {result.path}"}
+    following = {"train": f"aggtree encode SOURCE {result.path}", "encode": f"aggtree commit {result.path}"}
     click.echo(f"{stage} is done; next: {following[stage]}")
 
 
@@ -83,15 +83,14 @@ def show_stages(result: BuildResult) -> None:
 def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
     """What a build would need."""
     if as_json:
-        print_json(
-            asdict(plan) | {"projected": plan.plan.projected, "total_seconds": sum(plan.seconds.values())}
-        )
+        record = asdict(plan) | {"recipe": plan.recipe.flat(), "projected": plan.plan.projected}
+        print_json(record | {"total_seconds": sum(plan.seconds.values())})
         return
     recipe = plan.recipe
     click.echo(f"{plan.source}: {plan.rows:,} rows of dimension {plan.dimension}")
     click.echo(
-        f"dictionaries {format_words(recipe.words)}, beam {recipe.beam}, {recipe.train_rows:,} rows of "
-        f"training, buckets of {recipe.bucket}"
+        f"dictionaries {format_words(recipe.words)}, beam {recipe.annealing.beam}, {recipe.train_rows:,} "
+        f"rows of training, buckets of {recipe.tree.bucket}"
     )
     print_table(
         "",

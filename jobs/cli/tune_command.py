@@ -1,7 +1,6 @@
 """The command `tune`: what searches find and take, measured, kept in the index, and shown."""
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,35 +64,21 @@ def tune(
       aggtree tune sift.index --queries query.bvecs --ground-truth groundtruth.ivecs
       aggtree tune sift.index --sample 1000 -k 1
     """
-    from aggtree.jobs import search as search_job
-    from aggtree.jobs import tune as tune_job
-    from aggtree.jobs.running.memory import parse_size
-    from aggtree.storage.errors import SourceError
-    from aggtree.storage.index.reader import open_index
+    from aggtree.jobs.tune import tune as tune_index
 
-    if ground_truth and not queries:
-        raise SourceError(f"{ground_truth}: true neighbours of which queries? name them by --queries")
-    threads, allowed = len(os.sched_getaffinity(0)), parse_size(memory)
-    with open_index(index, vectors) as opened, progress_for(as_json) as progress:
-        means = tune_job.Means(threads=threads, allowed=allowed, progress=progress)
-        if queries and ground_truth:
-            block = search_job.read_queries(queries, opened.dimension)
-            truth = search_job.load_truth(ground_truth, len(block))
-            questions = tune_job.Questions(queries=block, truth=truth)
-        elif queries:
-            block = search_job.read_queries(queries, opened.dimension)
-            questions = tune_job.exact_questions(opened, block, k, means=means)
-        else:
-            questions = tune_job.sampled_questions(
-                opened, sample or default_sample(k), k, seed=seed, means=means
-            )
-        points = tune_job.tune(opened, questions, k, rerank=not no_rerank, progress=progress)
+    points = tune_index(
+        index,
+        k=k,
+        queries=queries,
+        ground_truth=ground_truth,
+        sample=sample,
+        vectors=vectors,
+        rerank=not no_rerank,
+        seed=seed,
+        memory=memory,
+        progress=progress_for(as_json),
+    )
     show_points(index, k, points, as_json=as_json)
-
-
-def default_sample(k: int) -> int:
-    """Rows that tell a recall to about ±.015: a row says less the fewer neighbours it is asked for."""
-    return max(1000, 4000 // k)
 
 
 def show_points(index: Path, k: int, points: "Sequence[TunedPoint]", *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.params import Cooling, TreeParams
+from aggtree.engine.params import AnnealingParams, Cooling, TreeParams
 from aggtree.engine.training.cooling import START_ROWS_PER_WORD
 from aggtree.engine.tree.code_order import sort_bytes
 from aggtree.jobs.running.memory import MIB
@@ -31,7 +31,7 @@ MARK_BYTES = 3  # per row, what building notes of it
 NODE_BYTES = 14  # label, norm and two starts of a node of a partition
 NODE_FILE_BYTES = 13  # of a node in the tree's files
 USUAL_NODES_PER_ROW = 0.3  # most nodes seen per row, in a tree with bucket 1
-STITCH_BYTES = 24 * MIB  # buffers of stitching and checksums
+COMMIT_BYTES = 24 * MIB  # buffers of joining the parts and of checksums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +47,18 @@ class Workload:
     rows: int
     dimension: int
     item_bytes: int
-    words: tuple[int, ...]
-    beam: int
+    annealing: AnnealingParams
+    tree: TreeParams
     batch_rows: int
     shard_rows: int
     train_rows: int
-    tree: TreeParams
     source_rows: int = 0
-    cooling: Cooling = "joint"
     remote: bool = False
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """Sizes of the dictionaries."""
+        return self.annealing.words
 
     @property
     def layout(self) -> CodeLayout:
@@ -104,7 +107,7 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
     widest = max(work.words[work.layout.wide :], default=0)
     sample = min(work.batch_rows, START_ROWS_PER_WORD * widest) * work.dimension
     starting = residue + 4 * 4 * sample + START_BYTES
-    heated = HEATED[work.cooling] * residue
+    heated = HEATED[work.annealing.cooling] * residue
     equations = 12 * work.narrow_words**2 + 24 * work.narrow_words * work.dimension
     annealing = heated + equations + encoder_bytes(work, 0) + threads * encode_block_bytes(work)
     if not work.layout.wide:
@@ -174,9 +177,9 @@ def tree_task_bytes(work: Workload) -> int:
     return 4 * sum(work.words) * work.dimension + SCRATCH_BYTES
 
 
-def stitch_bytes(work: Workload) -> int:
+def commit_bytes(work: Workload) -> int:
     """Buffers, and the words of a wide first dictionary three times while they are grouped for queries."""
-    return STITCH_BYTES + (3 * 4 * work.words[0] * work.dimension if work.layout.wide else 0)
+    return COMMIT_BYTES + (3 * 4 * work.words[0] * work.dimension if work.layout.wide else 0)
 
 
 def tree_disk_bytes(work: Workload) -> int:
@@ -199,7 +202,7 @@ def index_bytes(work: Workload) -> int:
 def work_bytes(work: Workload) -> int:
     """Disk used on top of that while the job runs.
 
-    Runs are removed when all partitions are built, partitions when the tree is committed: the most is
-    there at the end of building, runs and partitions, or of stitching, partitions and tree.
+    Runs are removed when all parts are built, parts when the tree is committed: the most is there at the
+    end of building, runs and parts, or before the commit, parts and tree.
     """
     return max(work.rows * work.run_row_bytes, tree_disk_bytes(work))

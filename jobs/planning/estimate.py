@@ -15,12 +15,10 @@ from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.training.wide_dictionary_trainer import PASSES
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree_partition
-from aggtree.jobs.planning.plan import Plan, make_plan
-from aggtree.jobs.planning.recipe import Recipe
-from aggtree.jobs.planning.reused_dictionaries import recipe_for
+from aggtree.jobs.planning.plan import Plan, StageName
+from aggtree.jobs.planning.recipe import Choices, Recipe, make_recipe
 from aggtree.jobs.planning.training_rows import training_rows
-from aggtree.jobs.running.job_run import RunOptions, workload_of
-from aggtree.jobs.running.streams import as_source, travels
+from aggtree.jobs.running.job_run import RunOptions, cluster_of, plan_of, workload_of
 from aggtree.jobs.running.tasks import single_threaded_blas
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.sources.unit_rows import metric_source
@@ -30,7 +28,7 @@ CODE_ROWS = 200_000
 TRAIN_FACTOR = 1.7  # a training row against an encoded one: statistics, the solver, the guard's second look
 FIRST_FACTOR = 0.9  # a row of the first dictionary's passes against choosing its word: most look at less
 FIRST_BATCH_FACTOR = 15.0  # the first batch is annealed in about that many rounds
-STITCH_BYTES_PER_SECOND = 400e6
+COMMIT_BYTES_PER_SECOND = 400e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,27 +40,27 @@ class BuildPlan:
     dimension: int
     recipe: Recipe
     plan: Plan
-    seconds: dict[str, float]
+    seconds: dict[StageName, float]
 
 
-def plan_build(source: Any, recipe_options: dict[str, Any], options: RunOptions) -> BuildPlan:
+def plan_build(source: VectorSource, choices: Choices, options: RunOptions) -> BuildPlan:
     """Plan a build of `source`, and measure on a sample how long it would take."""
-    opened = as_source(source)
-    recipe, _ = recipe_for(opened, **recipe_options)
-    opened = metric_source(opened, recipe.metric)
-    work = workload_of(recipe, opened.fingerprint(), opened, options.codes or "")
-    plan = make_plan(work, allowed=options.allowed, workers=options.most_workers, travels=travels(opened))
+    recipe, _ = make_recipe(source, choices)
+    source = metric_source(source, recipe.metric)
+    work = workload_of(recipe, source.fingerprint(), source, options.codes or "")
+    with cluster_of(options) as cluster:
+        plan = plan_of(work, options, source, cluster)
     return BuildPlan(
-        source=opened.spec,
-        rows=opened.rows,
-        dimension=opened.dimension,
+        source=source.spec,
+        rows=source.rows,
+        dimension=source.dimension,
         recipe=recipe,
         plan=plan,
-        seconds=_estimate(opened, recipe, plan),
+        seconds=_estimate(source, recipe, plan),
     )
 
 
-def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[str, float]:
+def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[StageName, float]:
     rows = source.rows
     places = np.linspace(0, rows - 1, min(rows, SAMPLE_ROWS)).astype(np.int64)
     sample = np.nan_to_num(source.take(np.unique(places)))
@@ -73,13 +71,13 @@ def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[str, flo
     wide = recipe.words[0] if first else 0
     words_from = training_rows(rows, recipe.batch_rows, recipe.train_rows, wide).first
     passes = FIRST_FACTOR * PASSES * sum(stop - start for start, stop in words_from)
-    stages = {stage.name: stage for stage in plan.stages}
+    training = learned * (passes * first + TRAIN_FACTOR * train_rows * encode)
     return {
-        "train": learned * (passes * first + TRAIN_FACTOR * train_rows * encode) / stages["train"].workers,
-        "encode": rows * encode / stages["encode"].workers,
-        "sort": rows * sort / stages["sort"].workers,
-        "build": rows * (sort + build) / stages["build"].workers,
-        "stitch": plan.index_bytes / STITCH_BYTES_PER_SECOND,
+        "train": training / plan.stage("train").workers,
+        "encode": rows * encode / plan.stage("encode").workers,
+        "sort": rows * sort / plan.stage("sort").workers,
+        "build": rows * (sort + build) / plan.stage("build").workers,
+        "commit": plan.index_bytes / COMMIT_BYTES_PER_SECOND,
     }
 
 
@@ -92,7 +90,7 @@ def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float,
     layout = CodeLayout(recipe.words)
     words = sample[rng.integers(0, len(sample), sum(recipe.words))] / layout.levels
     dictionaries = Dictionaries(words.astype(np.float32), layout)
-    encoder = Encoder(dictionaries, recipe.beam)
+    encoder = Encoder(dictionaries, recipe.annealing.beam)
     labels = np.column_stack([rng.integers(0, size, CODE_ROWS) for size in recipe.words])
     codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)
     ordered = sort_codes(codes, ids)

@@ -7,12 +7,16 @@ of every stage is within what is allowed, or the plan is refused with the smalle
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from aggtree.jobs.planning import costs
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.running.memory import MIB, format_size
 from aggtree.storage.errors import MemoryBudgetError
+
+StageName = Literal["train", "encode", "sort", "build", "commit"]
+STAGES: tuple[StageName, ...] = get_args(StageName)
+"""The stages of every job that writes an index, in the order in which they run."""
 
 Mode = Literal["process", "cluster", "scheduler"]
 
@@ -27,7 +31,7 @@ RESERVE = 0.05  # of the budget stays free: allocators keep some of what was giv
 class StagePlan:
     """One stage: how many tasks of how many rows, how many at once, and the memory that takes."""
 
-    name: str
+    name: StageName
     tasks: int
     task_rows: int
     workers: int
@@ -56,7 +60,7 @@ class Plan:
         """The largest of the stages, or compiling the kernels before them."""
         return max(costs.COMPILE_BYTES, *(stage.projected for stage in self.stages))
 
-    def stage(self, name: str) -> StagePlan:
+    def stage(self, name: StageName) -> StagePlan:
         return next(stage for stage in self.stages if stage.name == name)
 
 
@@ -126,7 +130,7 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
         _stage("encode", work.shards, work.shard, workers, base + workers * encode),
         _stage("sort", work.shards, work.shard, workers, base + workers * sort),
         _stage("build", partitions, partition_rows, workers, base + max(workers * tree, samples)),
-        _stage("stitch", partitions, partition_rows, 1, driver + costs.stitch_bytes(work)),
+        _stage("commit", partitions, partition_rows, 1, driver + costs.commit_bytes(work)),
     )
     if max(costs.COMPILE_BYTES, *(stage.projected for stage in stages)) > usable:
         return None
@@ -143,7 +147,7 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
     )
 
 
-def _stage(name: str, tasks: int, task_rows: int, workers: int, projected: int) -> StagePlan:
+def _stage(name: StageName, tasks: int, task_rows: int, workers: int, projected: int) -> StagePlan:
     return StagePlan(
         name=name, tasks=tasks, task_rows=task_rows, workers=min(workers, max(1, tasks)), projected=projected
     )
@@ -166,9 +170,9 @@ def smallest_budget(work: Workload, mode: Mode = "process", workers: int = 1) ->
 def _refusal(work: Workload, allowed: int, last: tuple[Mode, int]) -> str:
     needed = smallest_budget(work, *last) // MIB
     train = _driver(work) + costs.train_bytes(work, 1, 0)
-    remedy = f"give --memory {needed}MiB"
+    remedy = f"allow {needed}MiB"
     if train >= needed * MIB * (1 - RESERVE) - 2 * MIB and work.batch_rows > 10_000:
-        remedy += f" or fewer --batch-rows than {work.batch_rows}"
+        remedy += f", or lower batch_rows below {work.batch_rows}"
     elif last[0] == "scheduler":
-        remedy += f" or use fewer workers than {last[1]}"
+        remedy += f", or use fewer workers than {last[1]}"
     return f"{format_size(allowed)} of memory are too little for this build: {remedy}"

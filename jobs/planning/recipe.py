@@ -1,18 +1,19 @@
-"""Everything that decides the bytes of an index, in one record that is kept with the build.
+"""Everything that decides the bytes of an index, in one record kept with the build, and how it is chosen.
 
 Memory, workers, threads and the place of the files are not in it: they must not change a byte.
 """
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from aggtree.engine.params import (
     METRICS,
     AnnealingParams,
-    Cooling,
     Metric,
     TreeParams,
     dictionary_sizes,
@@ -20,61 +21,65 @@ from aggtree.engine.params import (
 )
 from aggtree.jobs.planning import defaults
 from aggtree.jobs.planning.costs import Workload
+from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.index.manifest import read_manifest
+from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.version import __version__
 
-Words = str | int | Sequence[int] | None
-_LATER = ("metric", "taken", "continued")
-"""Fields that older builds do not have, and that are left out where they have their defaults."""
+Words = str | int | Sequence[int]
+"""Sizes of the dictionaries: `"4096,256x8"`, one size for all of them, or each size."""
+
+_REUSED = "taken"
+"""Name of `Recipe.reused` in JSON."""
+_LATER: dict[str, Any] = {
+    "metric": "l2",
+    _REUSED: "",
+    "continued": False,
+    "rounds": AnnealingParams.rounds,
+    "tolerance": AnnealingParams.tolerance,
+}
+"""Values that older builds do not record: left out of the JSON where they have these defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How an index is made from its source.
 
-    words, beam, seed, cooling : see AnnealingParams; bucket, stray, norm_bytes : see TreeParams.
+    annealing, tree : how dictionaries are learned, and how codes are arranged.
     batch_rows, train_rows : rows of a training batch, and of all batches together.
     shard_rows : rows of a code shard.
     skip_invalid : leave out rows with NaN or infinite values.
     metric : what queries are answered by; vectors are scaled to length 1 for cosine.
-    taken : checksum of dictionaries that were trained before; "" to train from scratch.
+    reused : checksum of dictionaries that were trained before; "" to train from scratch.
     continued : whether training goes on from these dictionaries, instead of being left out.
     """
 
-    words: tuple[int, ...]
-    beam: int
-    seed: int
-    cooling: Cooling
+    annealing: AnnealingParams
+    tree: TreeParams
     batch_rows: int
     train_rows: int
     shard_rows: int
-    bucket: int
-    stray: int
-    norm_bytes: int
-    skip_invalid: bool
+    skip_invalid: bool = False
     metric: Metric = "l2"
-    taken: str = ""
+    reused: str = ""
     continued: bool = False
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise ValueError(f"metric {self.metric!r}: expected {' or '.join(METRICS)}")
-        if self.continued and not self.taken:
-            raise ValueError("continue: expected dictionaries of an index to go on from")
-        if self.metric == "ip" and self.norm_bytes == 4:
+        if self.continued and not self.reused:
+            raise ValueError("continue_training: expected the dictionaries of an index to go on from")
+        if self.metric == "ip" and self.tree.norm_bytes == 4:
             raise ValueError("norm_bytes 4: inner products need no norms, leave it at 1")
         for name in ("batch_rows", "train_rows", "shard_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
-        _ = self.annealing, self.tree  # checked here, before anything starts
 
     @property
-    def annealing(self) -> AnnealingParams:
-        return AnnealingParams(words=self.words, beam=self.beam, seed=self.seed, cooling=self.cooling)
-
-    @property
-    def tree(self) -> TreeParams:
-        return TreeParams(bucket=self.bucket, stray=self.stray, norm_bytes=self.norm_bytes)  # type: ignore[arg-type]
+    def words(self) -> tuple[int, ...]:
+        """Sizes of the dictionaries."""
+        return self.annealing.words
 
     @property
     def chunk_rows(self) -> int:
@@ -82,30 +87,32 @@ class Recipe:
         whole = self.shard_rows % defaults.CHUNK_ROWS == 0
         return defaults.CHUNK_ROWS if whole else self.shard_rows
 
+    @property
+    def trains(self) -> bool:
+        """Whether dictionaries are learned."""
+        return self.continued or not self.reused
+
+    def flat(self) -> dict[str, Any]:
+        """All values in one flat record, as JSON has them."""
+        own = asdict(self)
+        own[_REUSED] = own.pop("reused")
+        return {**own.pop("annealing"), **own.pop("tree"), **own, "words": list(self.words)}
+
     def to_json(self) -> dict[str, Any]:
-        record = asdict(self) | {"words": list(self.words)}
-        for name in _LATER:
-            if record[name] == getattr(Recipe, name):
-                del record[name]  # as builds were named before there were others
-        return record
+        """The record by which a build is remembered, and from which its id is computed."""
+        later = _LATER.items()
+        return {name: value for name, value in self.flat().items() if (name, value) not in later}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Recipe":
         """The recipe a job or a manifest remembers; IndexFormatError when it is none of ours."""
         try:
-            values = {
-                field.name: record[field.name]
-                for field in fields(cls)
-                if field.name in record or field.name not in _LATER
-            }
-            return cls(**values | {"words": tuple(values["words"])})
+            known = _LATER | dict(record)
+            known |= {"words": tuple(known["words"]), "reused": known[_REUSED]}
+            annealing, tree = _made_of(AnnealingParams, known), _made_of(TreeParams, known)
+            return _made_of(cls, known | {"annealing": annealing, "tree": tree})
         except (KeyError, TypeError, ValueError) as error:
             raise IndexFormatError(f"parameters of no build of aggtree {__version__}: {error!r}") from error
-
-    @property
-    def trains(self) -> bool:
-        """Whether dictionaries are learned."""
-        return self.continued or not self.taken
 
     def for_rows(self, rows: int, now: int) -> "Recipe":
         """The recipe for another number of rows than `now`: shards as a build of them would have."""
@@ -123,69 +130,97 @@ class Recipe:
             rows=rows,
             dimension=dimension,
             item_bytes=item_bytes,
-            words=self.words,
-            beam=self.beam,
+            annealing=self.annealing,
+            tree=self.tree,
             batch_rows=min(self.batch_rows, rows),
             shard_rows=self.shard_rows,
             train_rows=self.train_rows if self.trains else 0,
-            tree=self.tree,
             source_rows=source_rows,
-            cooling=self.cooling,
         )
 
 
-def choose_words(rows: int, words: Words, dictionaries: int | None) -> tuple[int, ...]:
-    """Sizes of the dictionaries from what a user gave; what is left out follows from the rows."""
-    if words is None:
-        return (
-            dictionary_sizes(dictionaries, 256) if dictionaries is not None else defaults.default_words(rows)
-        )
-    if isinstance(words, str):
-        sizes = parse_words(words)
-        words = sizes[0] if len(sizes) == 1 else sizes
-    return dictionary_sizes(dictionaries, words)
+Record = TypeVar("Record", AnnealingParams, TreeParams, Recipe)
+
+
+def _made_of(kind: type[Record], record: Mapping[str, Any]) -> Record:
+    """A dataclass from those values of a flat record that are its fields."""
+    return kind(**{part.name: record[part.name] for part in fields(kind)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a user may decide about a build; None follows from the number of rows. See Recipe."""
+    """What a user may decide about a build; None follows from the number of rows. See Recipe.
 
-    words: Words = None
-    dictionaries: int | None = None
-    beam: int = 10
-    seed: int = 0
-    cooling: Cooling = "joint"
+    words, dictionaries : sizes of the dictionaries, and how many; or the index whose dictionaries are reused.
+    continue_training : go on training the dictionaries that are reused.
+    annealing : all but its words, which the two above decide.
+    bucket, stray, norm_bytes : see TreeParams.
+    """
+
+    words: Words | None = None
+    dictionaries: int | str | os.PathLike[str] | None = None
+    continue_training: bool = False
+    annealing: AnnealingParams = field(default_factory=AnnealingParams)
     train_rows: int | None = None
     batch_rows: int | None = None
     shard_rows: int | None = None
     bucket: int | None = None
     stray: int | None = None
-    norm_bytes: int = 1
+    norm_bytes: Literal[1, 2, 4] = TreeParams.norm_bytes
     skip_invalid: bool = False
     metric: Metric = "l2"
-    taken: str = ""
-    continued: bool = False
+
+    def tree(self, words: tuple[int, ...], rows: int) -> TreeParams:
+        """The tree of these choices over `rows` codes of such words."""
+        usual = defaults.default_tree(words, rows)
+        bucket = usual.bucket if self.bucket is None else self.bucket
+        stray = min(bucket, usual.stray) if self.stray is None else self.stray
+        return TreeParams(bucket=bucket, stray=stray, norm_bytes=self.norm_bytes)
 
 
-def choose_recipe(rows: int, choices: Choices | None = None, **given: Any) -> Recipe:
-    """Complete what the user gave, as `Choices` or one by one, by what the number of rows suggests."""
-    chosen = replace(choices or Choices(), **given)
-    sizes = choose_words(rows, chosen.words, chosen.dictionaries)
-    tree = defaults.default_tree(sizes, rows)
-    bucket = tree.bucket if chosen.bucket is None else chosen.bucket
+def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedDictionaries | None]:
+    """The recipe of a build of this source as a user chose it, and the dictionaries it reuses, if any."""
+    if choices.dictionaries is None or isinstance(choices.dictionaries, int):
+        if choices.continue_training:
+            raise ValueError("continue_training: `dictionaries` names no index to go on from")
+        return choose_recipe(source.rows, choices), None
+    index = Path(choices.dictionaries)
+    manifest = read_manifest(index)
+    if choices.words is not None:
+        raise ValueError(f"words {choices.words}: {index} gives the dictionaries, leave them out")
+    if manifest.metric != choices.metric:
+        raise ValueError(f"metric {choices.metric}: the dictionaries of {index} are for {manifest.metric}")
+    if manifest.dimension != source.dimension:
+        raise ValueError(
+            f"{source.spec}: vectors of dimension {source.dimension}, {index} is of {manifest.dimension}"
+        )
+    reused = ReusedDictionaries.of(index, manifest)
+    recipe = choose_recipe(source.rows, replace(choices, words=manifest.words, dictionaries=None))
+    return replace(recipe, reused=reused.checksum, continued=choices.continue_training), reused
+
+
+def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:
+    """Complete what the user chose by what the number of rows suggests; no dictionaries are reused."""
+    chosen = choices or Choices()
+    words = choose_words(rows, chosen)
     return Recipe(
-        words=sizes,
-        beam=chosen.beam,
-        seed=chosen.seed,
-        cooling=chosen.cooling,
+        annealing=replace(chosen.annealing, words=words),
+        tree=chosen.tree(words, rows),
         batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, chosen.train_rows),
-        train_rows=chosen.train_rows or defaults.default_train_rows(rows, sizes),
+        train_rows=chosen.train_rows or defaults.default_train_rows(rows, words),
         shard_rows=chosen.shard_rows or defaults.default_shard_rows(rows),
-        bucket=bucket,
-        stray=min(bucket, tree.stray) if chosen.stray is None else chosen.stray,
-        norm_bytes=chosen.norm_bytes,
         skip_invalid=chosen.skip_invalid,
         metric=chosen.metric,
-        taken=chosen.taken,
-        continued=chosen.continued,
     )
+
+
+def choose_words(rows: int, choices: Choices) -> tuple[int, ...]:
+    """Sizes of the dictionaries from what a user gave; what is left out follows from the rows."""
+    count = choices.dictionaries if isinstance(choices.dictionaries, int) else None
+    words = choices.words
+    if words is None:
+        return defaults.default_words(rows) if count is None else dictionary_sizes(count, 256)
+    if isinstance(words, str):
+        sizes = parse_words(words)
+        words = sizes[0] if len(sizes) == 1 else sizes
+    return dictionary_sizes(count, words)

@@ -12,11 +12,12 @@ from aggtree.jobs.running.memory import format_size
 from aggtree.jobs.running.progress import format_time
 from aggtree.storage.atomic import write_bytes
 from aggtree.storage.index.format import CODES
+from aggtree.storage.index.opened.vectors import Vectors
 from aggtree.storage.index.reader import Index, open_index
 from aggtree.storage.version import __version__
 
 
-def write_page(path: Path, out: Path, vectors: str | None = None) -> None:
+def write_page(path: Path, out: Path, vectors: Vectors | None = None) -> None:
     """Write the page of the index at `path` to the file `out`."""
     with open_index(path, vectors) as index:
         page = make_page(index, collect(index))

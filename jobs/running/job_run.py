@@ -1,21 +1,19 @@
 """What every job that writes an index runs with: its options, plan, lock, workers, and what it took."""
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aggtree.jobs.planning.costs import Workload
-from aggtree.jobs.planning.plan import Plan, make_plan
+from aggtree.jobs.planning.plan import Plan, StageName, make_plan
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.jobs.running.memory import MemoryMeter, format_size, parse_size
-from aggtree.jobs.running.progress import Progress, make_progress
+from aggtree.jobs.running.progress import ProgressChoice, make_progress
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.remote_files import local_path
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.work.job_record import JobRecord, unfinished_jobs
@@ -23,7 +21,8 @@ from aggtree.storage.work.lock import BuildLock
 
 if TYPE_CHECKING:
     from aggtree.jobs.running.executors import DaskExecutor, Executor
-    from aggtree.jobs.stages.pipeline import StageResult, Stages
+    from aggtree.jobs.running.stage_runner import StageResult
+    from aggtree.jobs.stages.pipeline import StageInputs, Stages
 
 DEFAULT_MEMORY = "4GiB"
 
@@ -49,27 +48,21 @@ class BuildResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a build runs with; none of it changes a byte of the index.
+    """What a job runs with; none of it changes a byte of the index.
 
     memory : allowed for this process and all it starts, such as `4GiB`.
     workers : tasks at once; 0 for one after the other in this process, None for all cores.
     scheduler : address of an existing Dask scheduler, such as `tcp://host:8786`.
     codes : URL of the code store, such as `s3://bucket/codes.zarr`; None keeps it in the index directory, or
         where a build that is continued has it.
+    progress : who is told what the job does; see `make_progress`.
     """
 
     memory: str | int = DEFAULT_MEMORY
     workers: int | None = None
     scheduler: str | None = None
     codes: str | None = None
-    progress: "str | bool | Progress | None" = None
-
-    @classmethod
-    def split(cls, options: dict[str, Any]) -> "tuple[RunOptions, dict[str, Any]]":
-        """The options of a run among keyword arguments, and the others."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        own = {name: value for name, value in options.items() if name in names}
-        return cls(**own), {name: value for name, value in options.items() if name not in names}
+    progress: ProgressChoice = None
 
     @property
     def allowed(self) -> int:
@@ -82,32 +75,152 @@ class RunOptions:
         return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobRun:
+    """A job that was planned and holds the lock of its directory.
+
+    cluster : the existing cluster it runs on, if there is one.
+    began : when it was called, by the monotonic clock.
+    """
+
+    index: Path
+    options: RunOptions
+    plan: Plan
+    cluster: "DaskExecutor | None"
+    began: float
+
+    def run(
+        self,
+        job: JobRecord,
+        inputs: "StageInputs",
+        *,
+        first: StageName = "train",
+        last: StageName = "commit",
+    ) -> BuildResult:
+        """Run the stages of a job from `first` to `last`; what it made and took."""
+        with self._stages(job, inputs) as stages:
+            rows = stages.run(first, last)
+            return BuildResult(
+                path=self.index,
+                rows=rows,
+                left_out=stages.rows - rows,
+                seconds=time.monotonic() - self.began,
+                allowed=self.plan.allowed,
+                projected=self.plan.projected,
+                peak=stages.runner.peak,
+                stages=tuple(stages.runner.results),
+            )
+
+    def done_before(self, *, rows: int, left_out: int) -> BuildResult:
+        """The result of a job whose work had been done before."""
+        return BuildResult(
+            path=self.index,
+            rows=rows,
+            left_out=left_out,
+            seconds=0.0,
+            allowed=self.plan.allowed,
+            projected=self.plan.projected,
+            peak=0,
+            already_built=True,
+        )
+
+    @contextmanager
+    def _stages(self, job: JobRecord, inputs: "StageInputs") -> "Iterator[Stages]":
+        """The stages with what they run with: progress, memory meter, and workers when they are needed."""
+        from aggtree.jobs.planning.disk_space import check_room
+        from aggtree.jobs.running.checks import check_scheduler, check_workers
+        from aggtree.jobs.running.stage_runner import StageRunner
+        from aggtree.jobs.running.warm_up import compile_kernels
+        from aggtree.jobs.stages.code_location import open_codes
+        from aggtree.jobs.stages.pipeline import Stages
+
+        recipe = Recipe.from_json(job.parameters)
+        if job.codes:
+            open_codes(job, recipe)  # a place that cannot be written is told before hours of training
+        check_room(job, self.plan)
+        if self.cluster is not None:
+            check_scheduler(self.cluster.client)
+            check_workers(self.cluster, inputs.source, job.index, job.codes)
+        with make_progress(self.options.progress) as progress, MemoryMeter() as meter:
+            progress.memory = lambda: meter.now
+            progress.note(f"{job.index}: {job.source['rows']:,} rows, {_described(self.plan)}")
+            compile_kernels(recipe, job.source, progress)
+            meter.begin_stage()  # what compiling took is no stage's
+
+            def start_executor() -> "Executor":
+                executor = self._executor()
+                if self.plan.mode != "process":
+                    progress.note(executor.description)
+                return executor
+
+            runner = StageRunner(
+                job=job, plan=self.plan, start_executor=start_executor, progress=progress, meter=meter
+            )
+            try:
+                yield Stages(job=job, recipe=recipe, plan=self.plan, inputs=inputs, runner=runner)
+            finally:
+                runner.close()
+
+    def _executor(self) -> "Executor":
+        """What runs the tasks of the plan."""
+        from aggtree.jobs.running.executors import InProcess, local_cluster
+
+        if self.cluster is not None:
+            return self.cluster
+        return (
+            local_cluster(self.plan.workers) if self.plan.mode == "cluster" else InProcess(self.plan.workers)
+        )
+
+
 @contextmanager
 def plan_and_lock(
-    index: Path, recipe: Recipe, fingerprint: dict[str, Any], options: RunOptions, source: VectorSource | None
-) -> "Iterator[tuple[Plan, DaskExecutor | None]]":
+    index: Path,
+    recipe: Recipe,
+    fingerprint: dict[str, Any],
+    options: RunOptions,
+    source: VectorSource | None,
+    *,
+    began: float,
+) -> Iterator[JobRun]:
     """Make the plan before anything is written, then hold the directory's lock."""
-    from aggtree.jobs.running.executors import existing_cluster
-    from aggtree.jobs.running.streams import travels
-
-    movable = source is None or travels(source)
+    codes = [options.codes] if options.codes else []
     with ExitStack() as stack:
-        cluster = None
-        if options.scheduler:
-            cluster = stack.enter_context(existing_cluster(options.scheduler))
-        codes = [options.codes] if options.codes else []
-        with suppress(IndexFormatError):  # a damaged record is told, or written again, by who starts the job
+        cluster = stack.enter_context(cluster_of(options))
+        with suppress(
+            IndexFormatError
+        ):  # a damaged record is reported, or written again, by who starts the job
             codes += [job.codes for job in unfinished_jobs(index)]
         work = workload_of(recipe, fingerprint, source, next(iter(codes), ""))
-        plan = make_plan(
-            work,
-            allowed=options.allowed,
-            workers=options.most_workers,
-            travels=movable,
-            scheduler_workers=cluster.workers if cluster else 0,
-        )
+        plan = plan_of(work, options, source, cluster)
         stack.enter_context(BuildLock(index))
-        yield plan, cluster
+        yield JobRun(index=index, options=options, plan=plan, cluster=cluster, began=began)
+
+
+@contextmanager
+def cluster_of(options: RunOptions) -> "Iterator[DaskExecutor | None]":
+    """The existing cluster that these options name; None when they name none."""
+    if not options.scheduler:
+        yield None
+        return
+    from aggtree.jobs.running.executors import existing_cluster
+
+    with existing_cluster(options.scheduler) as cluster:
+        yield cluster
+
+
+def plan_of(
+    work: Workload, options: RunOptions, source: VectorSource | None, cluster: "DaskExecutor | None"
+) -> Plan:
+    """The plan of a job of this size with these options."""
+    from aggtree.jobs.running.streams import travels
+
+    return make_plan(
+        work,
+        allowed=options.allowed,
+        workers=options.most_workers,
+        travels=source is None or travels(source),
+        scheduler_workers=cluster.workers if cluster else 0,
+    )
 
 
 def workload_of(
@@ -121,97 +234,12 @@ def workload_of(
         getattr(source, "chunk_rows", 0),
     )
     places = (codes, "" if source is None else source.spec)
-    return dataclasses.replace(work, remote=any(local_path(place) is None for place in places))
+    return replace(work, remote=any(local_path(place) is None for place in places))
 
 
-@contextmanager
-def open_stages(
-    job: JobRecord,
-    plan: Plan,
-    source: VectorSource | None,
-    *,
-    options: RunOptions,
-    cluster: "DaskExecutor | None",
-) -> "Iterator[Stages]":
-    """The stages with what they run with: progress, memory meter, and workers when they are needed."""
-    from aggtree.jobs.planning.disk_space import check_room
-    from aggtree.jobs.running.checks import check_scheduler, check_workers
-    from aggtree.jobs.running.executors import InProcess, local_cluster
-    from aggtree.jobs.running.warm_up import compile_kernels
-    from aggtree.jobs.stages.code_location import open_codes
-    from aggtree.jobs.stages.pipeline import Stages
-
-    recipe = Recipe.from_json(job.parameters)
-    if job.codes:
-        open_codes(job, recipe)  # a place that cannot be written is told before hours of training
-    check_room(job, plan)
-    if cluster is not None:
-        check_scheduler(cluster.client)
-        check_workers(cluster, source, job.index, job.codes)
-
-    def start_executor() -> "Executor":
-        if cluster is not None:
-            progress.note(cluster.description)
-            return cluster
-        if plan.mode == "cluster":
-            executor: Executor = local_cluster(plan.workers)
-            progress.note(executor.description)
-            return executor
-        return InProcess(plan.workers)
-
-    with make_progress(options.progress) as progress, MemoryMeter() as meter:
-        progress.memory = lambda: meter.now
-        progress.note(
-            f"{job.index}: {job.source['rows']:,} rows, memory {format_size(plan.projected)} projected "
-            f"of {format_size(plan.allowed)} allowed, {_workers(plan)}"
-        )
-        compile_kernels(recipe, job.source, progress)
-        meter.begin_stage()  # what compiling took is no stage's
-        stages = Stages(
-            job=job,
-            recipe=recipe,
-            plan=plan,
-            source=source,
-            start_executor=start_executor,
-            progress=progress,
-            meter=meter,
-        )
-        try:
-            yield stages
-        finally:
-            stages.close()
-
-
-def _workers(plan: Plan) -> str:
+def _described(plan: Plan) -> str:
+    """Memory and workers of a plan, in words."""
     count = f"{plan.workers} workers" if plan.workers > 1 else "1 worker"
     place = {"process": "in this process", "cluster": "as processes", "scheduler": "of the cluster"}
-    return f"{count} {place[plan.mode]}"
-
-
-def result_of(stages: "Stages", made: SegmentManifest | None, began: float) -> BuildResult:
-    """The result of a job that made a segment, or of stages that end before there is one."""
-    rows = stages.rows if made is None else made.rows
-    return BuildResult(
-        path=stages.job.index,
-        rows=rows,
-        left_out=stages.rows - rows,
-        seconds=time.monotonic() - began,
-        allowed=stages.plan.allowed,
-        projected=stages.plan.projected,
-        peak=max([stages.meter.peak, *(stage.peak for stage in stages.results)]),
-        stages=tuple(stages.results),
-    )
-
-
-def done_before(index: Path, plan: Plan, *, rows: int, left_out: int) -> BuildResult:
-    """The result of a job whose work had been done before."""
-    return BuildResult(
-        path=index,
-        rows=rows,
-        left_out=left_out,
-        seconds=0.0,
-        allowed=plan.allowed,
-        projected=plan.projected,
-        peak=0,
-        already_built=True,
-    )
+    projected, allowed = format_size(plan.projected), format_size(plan.allowed)
+    return f"memory {projected} projected of {allowed} allowed, {count} {place[plan.mode]}"

@@ -1,19 +1,24 @@
-"""How a job tells what it is doing.
+"""How a job reports what it is doing.
 
 A job speaks to one `Progress`: stages begin, advance and end, and notes are said between. What becomes of
-it is the listener's affair: a live display on a terminal, plain lines in a log, JSON events for a
-program, or nothing.
+it is the listener's affair: a live display on a terminal or in a notebook, plain lines, records of `logging`,
+JSON events for a program, or nothing.
 """
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from importlib.util import find_spec
+from typing import Any, Literal, TextIO, get_args
 
 from aggtree.jobs.running.memory import format_size
 
 PLAIN_SECONDS = 10.0
+LOGGER = logging.getLogger("aggtree")
+
+ProgressKind = Literal["auto", "live", "plain", "json", "log", "none"]
 
 
 class Progress:
@@ -45,14 +50,14 @@ class Progress:
         self.done += count
         self.show("advance")
 
-    def end(self, **facts: Any) -> None:
+    def end(self, **facts: object) -> None:
         """The stage is done; `facts` are figures worth telling."""
         self.show("end", **facts)
 
     def note(self, text: str) -> None:
         """One line for the reader."""
 
-    def show(self, event: str, **facts: Any) -> None:
+    def show(self, event: str, **facts: object) -> None:
         """Show an event of the present stage."""
 
     def close(self) -> None:
@@ -91,7 +96,7 @@ class PlainProgress(Progress):
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
-    def show(self, event: str, **facts: Any) -> None:
+    def show(self, event: str, **facts: object) -> None:
         now = time.monotonic()
         if event == "begin":
             self._said = now
@@ -110,6 +115,13 @@ class PlainProgress(Progress):
             self.note(f"{self.stage}: done in {format_time(self.seconds)}{extra}")
 
 
+class LogProgress(PlainProgress):
+    """The same lines as records of level INFO of the logger `aggtree`: for programs that have a log."""
+
+    def note(self, text: str) -> None:
+        LOGGER.info("%s", text)
+
+
 class JsonProgress(Progress):
     """One JSON object per line: for programs."""
 
@@ -121,7 +133,7 @@ class JsonProgress(Progress):
     def note(self, text: str) -> None:
         self._write({"event": "note", "text": text})
 
-    def show(self, event: str, **facts: Any) -> None:
+    def show(self, event: str, **facts: object) -> None:
         now = time.monotonic()
         if event == "advance" and now - self._said < 0.5 and self.done < self.total:
             return
@@ -166,7 +178,7 @@ class LiveProgress(Progress):
     def note(self, text: str) -> None:
         self._display.console.print(text, highlight=False, markup=False)
 
-    def show(self, event: str, **facts: Any) -> None:
+    def show(self, event: str, **facts: object) -> None:
         if event == "begin":
             self._task = self._display.add_task(self.stage, total=self.total, completed=self.done, detail="")
             return
@@ -205,19 +217,46 @@ def format_time(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def make_progress(kind: "str | bool | Progress | None") -> Progress:
-    """A listener by name: `auto` (live on a terminal, else plain), `plain`, `json`, `none`."""
-    if isinstance(kind, Progress):
-        return kind
-    if kind is None or kind is False or kind == "none":
-        return Progress()
-    if kind is True or kind == "auto":
-        kind = "live" if sys.stderr.isatty() else "plain"
+ProgressChoice = Progress | ProgressKind | bool | None
+"""Who is told what a job does: a listener or a kind of one, False for nobody, None for the default."""
+
+
+def make_progress(choice: ProgressChoice) -> Progress:
+    """The listener that was chosen.
+
+    By default it is a live display on a terminal or in a notebook, and the logger `aggtree` elsewhere; `auto`
+    writes plain lines instead of log records. `none` is nobody.
+    """
+    if isinstance(choice, Progress):
+        return choice
+    if choice is False:
+        choice = "none"
+    if choice is None or choice is True:
+        choice = "auto" if _on_terminal() or in_notebook() else "log"
+    if choice == "auto":
+        choice = "live" if _on_terminal() or _has_widgets() else "plain"
     makers: dict[str, Callable[[], Progress]] = {
         "live": LiveProgress,
         "plain": PlainProgress,
+        "log": LogProgress,
         "json": JsonProgress,
+        "none": Progress,
     }
-    if kind not in makers:
-        raise ValueError(f"progress {kind!r}: expected one of auto, live, plain, json, none")
-    return makers[kind]()
+    if choice not in makers:
+        raise ValueError(f"progress {choice!r}: expected one of {', '.join(get_args(ProgressKind))}")
+    return makers[choice]()
+
+
+def _on_terminal() -> bool:
+    return bool(sys.stderr and sys.stderr.isatty())  # a service may have none
+
+
+def in_notebook() -> bool:
+    """Whether this is the process behind a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def _has_widgets() -> bool:
+    """Whether a live display can be shown in a notebook."""
+    return in_notebook() and find_spec("ipywidgets") is not None

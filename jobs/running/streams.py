@@ -9,7 +9,8 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,25 @@ from aggtree.storage.sources.joined import JoinedSource
 from aggtree.storage.sources.unit_rows import plain_source
 
 BATCH_ROWS = 100_000
+
+VectorArray = NDArray[np.integer | np.floating]
+
+
+class DaskArray(Protocol):
+    """An array (rows, dimension) of Dask; only its chunks are asked for, so Dask need not be there."""
+
+    @property
+    def dask(self) -> object:
+        """The graph of its tasks."""
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Lengths of its chunks along each axis."""
+
+
+OneSource = str | os.PathLike[str] | VectorSource | VectorArray | DaskArray
+Source = OneSource | Sequence[OneSource]
+"""Vectors: a path or name, an open source, an array, or a list of these whose rows follow one another."""
 
 
 class DaskSource(VectorSource):
@@ -41,7 +61,7 @@ class DaskSource(VectorSource):
         return np.array(rows, self.dtype, order="C")
 
 
-def as_source(source: Any) -> VectorSource:
+def as_source(source: Source) -> VectorSource:
     """A source of whatever a user names: a path or spec, a source, an array of numpy or Dask, or a list."""
     if isinstance(source, VectorSource):
         return source
@@ -54,6 +74,17 @@ def as_source(source: Any) -> VectorSource:
     if isinstance(source, (list, tuple)):
         return JoinedSource([as_source(part) for part in source])
     raise SourceError(f"source of type {type(source).__name__}: expected a path, an array or a Dask array")
+
+
+@contextmanager
+def opened_source(source: Source) -> Iterator[VectorSource]:
+    """The source, closed at the end unless the user had it open."""
+    opened = as_source(source)
+    try:
+        yield opened
+    finally:
+        if opened is not source:
+            opened.close()
 
 
 def travels(source: VectorSource) -> bool:
@@ -142,6 +173,6 @@ def invalid_rows(spec: str, rows: NDArray[Any], first: int, *, allowed: bool) ->
     if len(suspects) and not allowed:
         raise SourceError(
             f"{spec}: row {first + suspects[0]} has a NaN or infinite value: "
-            "repair it, or leave such rows out with --skip-invalid"
+            "repair it, or leave such rows out with skip_invalid"
         )
     return suspects

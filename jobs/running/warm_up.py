@@ -6,25 +6,25 @@ all its workers load what it left in numba's cache. A mark beside that cache say
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from aggtree.engine.simd import kernel_cache
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.jobs.running.progress import Progress
-from aggtree.storage.sources.base import VectorSource, open_source
+from aggtree.storage.sources.base import VectorSource
 
 ROWS = 1200
 WIDE_WORDS = 300
 MARK = "compiled-"
-
-_this_is_the_child = False
+CHILD = "AGGTREE_COMPILING"
+"""Environment variable of the child: the builds it runs start no children of their own."""
+PROGRAM = "from aggtree.jobs.running.tiny_build import main; main()"
+"""What the child runs. Named, not imported: it builds an index, and every build comes by here."""
 
 
 def compile_source_kernels(source: VectorSource) -> None:
@@ -44,8 +44,8 @@ def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Pr
     kind = {
         "dtype": fingerprint["dtype"],
         "wide": recipe.words[0] > 256,
-        "cooling": recipe.cooling,
-        "norm_bytes": recipe.norm_bytes,
+        "cooling": recipe.annealing.cooling,
+        "norm_bytes": recipe.tree.norm_bytes,
         "metric": recipe.metric,
         "wide_ids": wide_ids,
     }
@@ -55,14 +55,16 @@ def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Pr
 
 def _compile_in_child(order: dict[str, Any], kind: dict[str, Any], progress: Progress) -> None:
     """Let a child carry out `order`, unless one of its kind was before."""
-    if _this_is_the_child or not sys.executable:
+    if CHILD in os.environ or not sys.executable:
         return
     mark = _mark(kind)
     if kernel_cache.is_kept(mark):
         return
     progress.note("compiling the kernels, once for this machine")
-    command = [sys.executable, "-c", "from aggtree.jobs.running.warm_up import main; main()"]
-    done = subprocess.run(command, input=json.dumps(order), text=True, capture_output=True, check=False)
+    command, environment = [sys.executable, "-c", PROGRAM], {**os.environ, CHILD: "1"}
+    done = subprocess.run(
+        command, input=json.dumps(order), env=environment, text=True, capture_output=True, check=False
+    )
     if done.returncode == 0:  # otherwise this process compiles what it needs, with the memory that takes
         kernel_cache.keep(mark, b"")
 
@@ -70,8 +72,13 @@ def _compile_in_child(order: dict[str, Any], kind: dict[str, Any], progress: Pro
 def _tiny(recipe: Recipe) -> Recipe:
     """A recipe of the same kind for few rows: the same kernels with the same types."""
     words = (min(recipe.words[0], WIDE_WORDS), *recipe.words[1:])
-    sizes = {"batch_rows": ROWS // 2, "train_rows": ROWS, "shard_rows": ROWS // 2}
-    return Recipe.from_json(recipe.to_json() | {"words": list(words), "seed": 0} | sizes)
+    return replace(
+        recipe,
+        annealing=replace(recipe.annealing, words=words, seed=0),
+        batch_rows=ROWS // 2,
+        train_rows=ROWS,
+        shard_rows=ROWS // 2,
+    )
 
 
 def _mark(kind: dict[str, Any]) -> str:
@@ -79,40 +86,3 @@ def _mark(kind: dict[str, Any]) -> str:
     from llvmlite.binding import get_host_cpu_name
 
     return MARK + kernel_cache.digest(get_host_cpu_name(), json.dumps(kind, sort_keys=True))
-
-
-def main() -> None:
-    """Runs in the child: compute a row of the source, or build a tiny index, as the input says."""
-    global _this_is_the_child  # noqa: PLW0603  (builds inside the child must not start children)
-    _this_is_the_child = True
-    order = json.loads(sys.stdin.read())
-    if "spec" in order:
-        open_source(order["spec"]).read(0, 1)
-        return
-    recipe = Recipe.from_json(order["recipe"])
-    rows = np.random.default_rng(0).integers(0, 100, (ROWS, order["dimension"])).astype(order["dtype"])
-
-    from aggtree.jobs.build import RunOptions, run_build
-    from aggtree.jobs.running.streams import as_source
-
-    with TemporaryDirectory() as directory:
-        index = Path(directory) / "index"
-        run_build(as_source(rows), index, recipe, RunOptions(memory="1TiB", workers=0))
-        if order["wide_ids"]:
-            _build_with_wide_ids(index, recipe)
-
-
-def _build_with_wide_ids(index: Path, recipe: Recipe) -> None:
-    """Sort and build codes whose ids have 8 bytes."""
-    from aggtree.engine.tree.code_order import sort_codes
-    from aggtree.engine.tree.layout import build_tree_partition
-    from aggtree.storage.index.code_store import CodeStore
-    from aggtree.storage.index.dictionary_file import load_dictionaries
-    from aggtree.storage.index.format import CODES, DICTIONARIES
-
-    (build,) = index.glob("build-*")
-    dictionaries, norm_ranges = load_dictionaries(build / DICTIONARIES)
-    codes = CodeStore.open(build / CODES).read(0, ROWS)
-    build_tree_partition(
-        *sort_codes(codes, np.arange(ROWS, dtype=np.uint64)), dictionaries, recipe.tree, norm_ranges
-    )

@@ -50,7 +50,7 @@ def move_codes(job: JobRecord, codes: str | None) -> JobRecord:
         if missing is not None:
             raise BuildMismatchError(
                 f"{job.index}: shard {missing} was written to {place_of(job)} and is not at {codes}; "
-                "copy the codes there, or leave out --codes"
+                "copy the codes there, or leave out `codes`"
             )
     moved.save()
     return moved
@@ -60,7 +60,7 @@ def check_built_place(segment: SegmentManifest, index: Path, codes: str | None) 
     """Refuse another place for the codes of a segment that is finished."""
     place = str(segment.codes_at(index))
     if codes is not None and codes != place:
-        raise BuildMismatchError(f"{index}: built already, with its codes at {place}; leave out --codes")
+        raise BuildMismatchError(f"{index}: built already, with its codes at {place}; leave out `codes`")
 
 
 def shard_records(job: JobRecord) -> dict[int, ShardRecord]:
@@ -93,7 +93,7 @@ def open_codes(job: JobRecord, recipe: Recipe) -> CodeStore:
         whose = f"build {store.build}" if store.build else "something else"
         raise BuildMismatchError(
             f"{place}: holds the codes of {whose}, not of build {job.build}; "
-            "name another place by --codes, or remove what is there"
+            "name another place by `codes`, or remove what is there"
         )
     return store
 

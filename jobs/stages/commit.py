@@ -6,6 +6,7 @@ job waits to be continued.
 
 from dataclasses import replace
 
+from aggtree.jobs.stages.drift import mean_error
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import LiveRows
 from aggtree.storage.index.live_rows import live_bits, write_live
@@ -13,11 +14,8 @@ from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.row_bits import extended
 from aggtree.storage.version import __version__
+from aggtree.storage.work.job_facts import read_facts
 from aggtree.storage.work.job_record import JobRecord
-
-DRIFT = "drift"
-DRIFT_ROWS = 1000
-"""Rows of each shard of an appended segment whose error is measured."""
 
 
 def placed(job: JobRecord, made: SegmentManifest) -> IndexManifest:
@@ -35,17 +33,9 @@ def placed(job: JobRecord, made: SegmentManifest) -> IndexManifest:
     return IndexManifest(segments=(made,))
 
 
-def mean_error(job: JobRecord) -> float | None:
-    """Mean squared error of the rows that a job encoded, from the samples of its shards."""
-    shards = [record for record in job.done("encode").values() if "error" in record]
-    rows = sum(int(record["rows"]) for record in shards)
-    return sum(float(record["error"]) * int(record["rows"]) for record in shards) / rows if rows else None
-
-
 def first_error(job: JobRecord, first: SegmentManifest) -> float | None:
     """Mean squared error of the rows that the dictionaries were made for: as remembered, or as noted."""
-    noted = job.done(DRIFT).get(0, {}).get("error")
-    return float(noted) if first.distortion is None and noted is not None else first.distortion
+    return read_facts(job).training_error if first.distortion is None else first.distortion
 
 
 def _committed(job: JobRecord) -> IndexManifest | None:

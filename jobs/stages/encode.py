@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.coding.encoding import Encoder
+from aggtree.engine.params import AnnealingParams
 from aggtree.jobs.planning.costs import BLOCK_BYTES
 from aggtree.jobs.running.streams import invalid_rows
 from aggtree.jobs.running.tasks import Tick
@@ -34,7 +35,7 @@ class EncodeTask:
     source: str | VectorSource
     codes: str
     dictionaries: Path
-    beam: int
+    annealing: AnnealingParams
     skip_invalid: bool = False
     sample: int = 0
 
@@ -57,7 +58,7 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
     """Encode and write one shard; returns its record, with the rows that were left out."""
     dictionaries, _ = load_dictionaries(task.dictionaries)
     store = CodeStore.open(task.codes)
-    encoder = Encoder(dictionaries, task.beam)
+    encoder = Encoder(dictionaries, task.annealing.beam)
     codes = np.zeros((task.rows, store.width), np.uint8)
     invalid: list[int] = []
     errors: list[float] = []

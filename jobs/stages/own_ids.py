@@ -1,5 +1,6 @@
-"""The stage that copies the user's own ids, first of all: bad ids are told before hours of training."""
+"""The user's own ids, copied first of all: bad ids are refused before hours of training."""
 
+from dataclasses import replace
 from typing import Any
 
 from aggtree.jobs.planning.costs import DRIVER_BYTES
@@ -11,9 +12,9 @@ from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.index.own_ids import KnownIds, write_own_ids
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.sources.ids import IdSource
+from aggtree.storage.work.job_facts import read_facts, save_facts
 from aggtree.storage.work.job_record import JobRecord
 
-STAGE = "ids"
 LEAST_ROOM = 16 * MIB
 
 
@@ -29,7 +30,7 @@ def same_vectors(source: VectorSource, fingerprint: dict[str, Any]) -> bool:
 
 def copy_ids(job: JobRecord, ids: IdSource | None, allowed: int, known: KnownIds | None = None) -> None:
     """Copy the ids into the build, unless they are there; `known` are ids of other rows of the index."""
-    if ids is None or (job.done(STAGE) and (job.build_directory / OWN_IDS).exists()):
+    if ids is None or has_own_ids(job):
         return
     record = write_own_ids(
         job.build_directory,
@@ -39,17 +40,28 @@ def copy_ids(job: JobRecord, ids: IdSource | None, allowed: int, known: KnownIds
         room=max(LEAST_ROOM, (allowed - DRIVER_BYTES) // 2),
         known=known,
     )
-    job.record_done(STAGE, 0, record.to_json())
+    note_own_ids(job, record)
+
+
+def has_own_ids(job: JobRecord) -> bool:
+    """Whether the file of own ids is complete."""
+    return read_facts(job).own_ids is not None and (job.build_directory / OWN_IDS).exists()
+
+
+def note_own_ids(job: JobRecord, record: FileRecord) -> None:
+    """Note that the file of own ids is complete."""
+    save_facts(job, replace(read_facts(job), own_ids=record))
 
 
 def own_ids_record(job: JobRecord) -> FileRecord | None:
     """The file of own ids that belongs to the build: as copied, or as in the index that is repaired."""
     if "ids" not in job.source:
         return None
-    for record in job.done(STAGE).values():
-        return FileRecord.from_json(record)
+    record = read_facts(job).own_ids
+    if record is not None:
+        return record
     if (job.index / MANIFEST).exists() and (job.build_directory / OWN_IDS).exists():
         first = read_manifest(job.index).first_segment
         if first.build == job.build:
             return first.file(OWN_IDS)
-    raise JobError(f"{job.index}: its own ids are missing; run `aggtree build --repair` with --ids")
+    raise JobError(f"{job.index}: its own ids are missing; build again with `repair` and `ids`")

@@ -15,13 +15,12 @@ from typing import Any
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import AggtreeError, IndexFormatError
 from aggtree.storage.sealed_json import read_beside, write_sealed
+from aggtree.storage.work.job_facts import add_figures, read_facts
 from aggtree.storage.work.job_record import JobRecord
 
 REPORT = "report.json"
 FORMAT = "aggtree build report"
 VERSION = 1
-FIGURES = "figures"
-"""The records of finished stages among those of finished partitions, numbered in the order of their ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class StageFigures:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "StageFigures":
         return cls(
-            name=str(record["name"]),
+            name=stage_name(str(record["name"])),
             began=float(record["began"]),
             seconds=float(record["seconds"]),
             done=int(record["done"]),
@@ -68,6 +67,11 @@ class StageFigures:
             disk=int(record["disk"]),
             memory=tuple((float(seconds), int(used)) for seconds, used in record["memory"]),
         )
+
+
+def stage_name(name: str) -> str:
+    """The name of a stage today; older reports call the last one `stitch`."""
+    return "commit" if name == "stitch" else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ class BuildReport:
 def record_stage(job: JobRecord, figures: StageFigures) -> None:
     """Keep what a stage took until the commit; a disk that cannot take it is no reason to stop."""
     with suppress(AggtreeError):
-        job.record_done(FIGURES, len(job.done(FIGURES)), figures.to_json())
+        add_figures(job, figures.to_json())
 
 
 def write_report(job: JobRecord) -> None:
@@ -95,7 +99,7 @@ def write_report(job: JobRecord) -> None:
     with suppress(AggtreeError, KeyError, TypeError, ValueError):
         known = read_report(job.index, job.build)
         stages: list[Json] = [figures.to_json() for figures in known.stages] if known else []
-        stages += job.done(FIGURES).values()
+        stages += [dict(stage) for stage in read_facts(job).figures]
         trained = next(iter(job.done("train").values()), {})
         curve: dict[str, Json] = {"distortions": [], "rounds": 0}
         if known:

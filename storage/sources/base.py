@@ -32,6 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from aggtree.engine.exact.neighbours_kernels import FlatVectors
 from aggtree.storage.byte_reader import ByteReader, reason
 from aggtree.storage.errors import SourceError
+from aggtree.storage.keywords import explain_keywords
 
 MAX_DIMENSION = 65_536
 FINGERPRINT_SAMPLES = 64
@@ -234,6 +235,7 @@ def absolute(location: str) -> str:
     return location if "://" in location else os.path.abspath(os.path.expanduser(location))  # noqa: PTH100, PTH111
 
 
+@explain_keywords
 def open_source(spec: str | os.PathLike[str]) -> VectorSource:
     """Open vectors by path, URL or name; see the table at the top of this module."""
     text = os.fspath(spec)

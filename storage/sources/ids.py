@@ -26,6 +26,9 @@ from aggtree.storage.sources.formats.npy import npy_layout
 BLOCK_ROWS = 1 << 19
 STORED = np.dtype("<i8")
 
+Ids = str | os.PathLike[str] | NDArray[np.int64]
+"""Ids of all rows: a file, or an array (rows,)."""
+
 
 class IdSource(ABC):
     """Ids by row."""
@@ -109,7 +112,7 @@ class _ParquetIds(IdSource):
         self._file.close()
 
 
-def open_ids(ids: str | os.PathLike[str] | NDArray[Any]) -> IdSource:
+def open_ids(ids: Ids) -> IdSource:
     """Open a companion file or an array of ids; SourceError for anything but int64."""
     if isinstance(ids, np.ndarray):
         _check_kind("ids array", ids.dtype, ids.shape)

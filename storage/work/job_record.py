@@ -198,7 +198,7 @@ def _committed(index: Path, *, replace: bool) -> dict[str, JobRecord]:
     except IndexFormatError as error:
         if replace:
             return {}
-        raise IndexFormatError(f"{error}; start over with --replace") from error
+        raise IndexFormatError(f"{error}; start over with `replace`") from error
     return {
         segment.build: JobRecord(index, segment.build, segment.parameters, segment.source)
         for segment in manifest.segments
@@ -208,7 +208,7 @@ def _committed(index: Path, *, replace: bool) -> dict[str, JobRecord]:
 def _refuse(new: JobRecord, what: str, old: JobRecord | None) -> None:
     if old is None:
         return
-    remedy = "repeat the old command, or start over with --replace"
+    remedy = "repeat the old command, or start over with `replace`"
     raise BuildMismatchError(f"{what} with other {_difference(old, new)}; {remedy}")
 
 

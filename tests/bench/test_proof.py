@@ -30,7 +30,7 @@ from bench.report import (
 from bench.search import readers
 
 GOLDEN = TESTS / "data" / "format-1" / "golden.index"
-STAGES = ["train", "encode", "sort", "build", "stitch"]
+STAGES = ["train", "encode", "sort", "build", "commit"]
 LOG = """\
 x.index: 1,000 rows, memory 1.4 GiB projected of 4 GiB allowed, 2 workers as processes
 train: 5,000 row passes
@@ -82,7 +82,7 @@ def test_a_build_is_recorded_from_its_report(reference: Path) -> None:
     assert [stage["name"] for stage in line["results"]["stages"]] == STAGES
     assert line["results"]["bytes_per_vector"] > 4
     rates = prediction.Rates.of_line(line)
-    assert min(rates.encode, rates.sort, rates.build, rates.stitch_bytes) > 0
+    assert min(rates.encode, rates.sort, rates.build, rates.commit_bytes) > 0
 
 
 def test_a_build_is_recorded_from_its_logs(reference: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_sizes_are_built_recorded_and_drawn(tmp_path: Path) -> None:
 
 
 RATES = prediction.Rates(
-    encode=25_000, sort=1e6, build=2e6, train_seconds=600, stitch_bytes=400e6, tree_bytes=13.0
+    encode=25_000, sort=1e6, build=2e6, train_seconds=600, commit_bytes=400e6, tree_bytes=13.0
 )
 
 
@@ -135,7 +135,7 @@ def test_predictions_follow_from_the_rates() -> None:
     assert two.seconds["encode"] == pytest.approx(20_000)
     assert many.seconds["encode"] == pytest.approx(two.seconds["encode"] / 32)
     assert many.seconds["train"] == two.seconds["train"] == 600
-    assert two.seconds["stitch"] == pytest.approx(13e9 / 400e6)
+    assert two.seconds["commit"] == pytest.approx(13e9 / 400e6)
     assert two.read["encode"] == 128 * 10**9 and two.written["encode"] == 10 * 10**9
     assert two.index_bytes == 23 * 10**9
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.params import AnnealingParams
+from aggtree.jobs.planning.recipe import Choices, Recipe, choose_recipe
 from aggtree.storage.index.build_report import REPORT
 from aggtree.storage.index.format import MANIFEST
 from aggtree.storage.sealed_json import seal, unseal
@@ -28,6 +30,13 @@ SMALL_ARGUMENTS = [
     *("--words", "16x3", "--beam", "4", "--train-rows", "2000", "--batch-rows", "1000"),
     *("--shard-rows", "700", "--bucket", "8"),
 ]
+
+
+def recipe_of(rows: int = ROWS, **options: Any) -> Recipe:
+    """The recipe that `build` makes of these keywords."""
+    names = ("beam", "seed", "cooling")
+    annealing = AnnealingParams(**{name: options.pop(name) for name in names if name in options})
+    return choose_recipe(rows, Choices(annealing=annealing, **options))
 
 
 def vectors(rows: int = ROWS, dimension: int = DIMENSION, seed: int = 0) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from helpers.small_builds import DIMENSION, ROWS, SMALL, contents, vectors
+from helpers.small_builds import DIMENSION, ROWS, SMALL, contents, recipe_of, vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +18,12 @@ from aggtree.engine.params import SearchParams
 from aggtree.engine.search.searcher import Searcher
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree
-from aggtree.jobs.build import RunOptions, build, continue_build, run_build
+from aggtree.jobs.build import build, continue_build
 from aggtree.jobs.planning import plan
-from aggtree.jobs.planning.recipe import choose_recipe
 from aggtree.jobs.planning.training_rows import batch_ranges
 from aggtree.jobs.running import executors
 from aggtree.jobs.running.executors import InProcess
+from aggtree.jobs.running.job_run import RunOptions
 from aggtree.jobs.running.progress import Progress
 from aggtree.jobs.running.streams import as_dask_array, as_source, read_in_order
 from aggtree.jobs.running.tasks import ATTEMPTS, Tick
@@ -49,7 +49,7 @@ def test_a_build_tells_what_it_did(source: Path, tmp_path: Path) -> None:
     result = build(source, tmp_path / "index", workers=0, **SMALL)
     assert result.rows == ROWS and not result.already_built
     assert result.peak > 0
-    assert [stage.name for stage in result.stages] == ["train", "encode", "sort", "build", "stitch"]
+    assert [stage.name for stage in result.stages] == ["train", "encode", "sort", "build", "commit"]
 
 
 def test_a_finished_index_holds_nothing_of_the_work(reference: Path) -> None:
@@ -63,8 +63,8 @@ def test_the_index_is_the_tree_of_the_codes(reference: Path) -> None:
         directory = reference / index.manifest.first_segment.directory
         codes = CodeStore.open(directory / "codes.zarr").read(0, ROWS)
         dictionaries, ranges = load_dictionaries(directory / "dictionaries")
-        recipe = choose_recipe(ROWS, **SMALL)
-        tree = build_tree(codes, np.arange(ROWS, dtype=np.uint32), dictionaries, recipe.tree, ranges)
+        params = recipe_of(**SMALL).tree
+        tree = build_tree(codes, np.arange(ROWS, dtype=np.uint32), dictionaries, params, ranges)
         for name in tree._fields:
             np.testing.assert_array_equal(getattr(index.tree, name), getattr(tree, name), err_msg=name)
         queries = vectors(20, seed=1)
@@ -131,16 +131,15 @@ def test_any_kind_of_source_gives_the_same_bytes(
 
 def test_the_stages_one_by_one_give_the_same_bytes(source: Path, reference: Path, tmp_path: Path) -> None:
     index, options, opened = tmp_path / "index", RunOptions(workers=0), as_source(source)
-    recipe = choose_recipe(ROWS, **SMALL)
     with pytest.raises(BuildMismatchError, match="no build was started here"):
         continue_build(index, "encode", options, opened)
-    run_build(opened, index, recipe, options, only_train=True)
+    build(opened, index, workers=0, only_train=True, **SMALL)
     with pytest.raises(JobError, match="run `aggtree encode` first"):
-        continue_build(index, "tree", options)
+        continue_build(index, "commit", options)
     with pytest.raises(BuildMismatchError, match="not the source"):
         continue_build(index, "encode", options, as_source(vectors(seed=5)))
     continue_build(index, "encode", options, opened)
-    assert continue_build(index, "tree", options).rows == ROWS
+    assert continue_build(index, "commit", options).rows == ROWS
     assert contents(index) == contents(reference)
 
 
@@ -154,9 +153,9 @@ def test_other_parameters_are_refused_until_replaced(source: Path, tmp_path: Pat
     index = tmp_path / "index"
     build(source, index, workers=0, **SMALL)
     old = contents(index)
-    with pytest.raises(BuildMismatchError, match=r"bucket 8 → 9.*--replace"):
+    with pytest.raises(BuildMismatchError, match=r"bucket 8 → 9.*`replace`"):
         build(source, index, workers=0, **SMALL | {"bucket": 9})
-    with pytest.raises(BuildMismatchError, match="--replace"):
+    with pytest.raises(BuildMismatchError, match="`replace`"):
         build(vectors(seed=7), index, workers=0, **SMALL)
     assert contents(index) == old
     build(source, index, workers=0, replace=True, **SMALL | {"bucket": 9})
@@ -178,13 +177,13 @@ def test_damage_is_repaired_from_what_is_whole(
     if damage == "remove":
         path.unlink()
     if damage != "flip":
-        with pytest.raises(IndexFormatError, match="--repair"):
+        with pytest.raises(IndexFormatError, match="`repair`"):
             build(source, index, workers=0, **SMALL)
     if name in ("tree/records", "codes.zarr/zarr.json"):
-        continue_build(index, "tree", RunOptions(workers=0))
+        continue_build(index, "commit", RunOptions(workers=0))
     else:
         with pytest.raises(JobError, match="run `aggtree"):
-            continue_build(index, "tree", RunOptions(workers=0))
+            continue_build(index, "commit", RunOptions(workers=0))
         result = build(source, index, workers=0, repair=True, **SMALL)
         assert not result.already_built
     assert contents(index) == contents(reference)
@@ -197,7 +196,7 @@ def test_two_builders_do_not_meet(source: Path, tmp_path: Path) -> None:
 
 
 def test_too_little_memory_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(MemoryBudgetError, match="--memory"):
+    with pytest.raises(MemoryBudgetError, match=r"allow \d+MiB"):
         build(source, tmp_path / "index", memory="20MiB", **SMALL)
     assert not (tmp_path / "index").exists()
 
@@ -233,13 +232,13 @@ class TestInvalidRows:
         return base
 
     def test_are_refused_by_number(self, tmp_path: Path) -> None:
-        with pytest.raises(JobError, match=r"row 1500 .*--skip-invalid"):
+        with pytest.raises(JobError, match=r"row 1500 .*skip_invalid"):
             build(self.base(), tmp_path / "index", workers=0, **SMALL)
 
     def test_in_training_are_refused_by_number(self, tmp_path: Path) -> None:
         base = self.base()
         base[234, 1] = np.inf
-        with pytest.raises(SourceError, match=r"row 234 .*--skip-invalid"):
+        with pytest.raises(SourceError, match=r"row 234 .*skip_invalid"):
             build(base, tmp_path / "index", workers=0, **SMALL)
 
     def test_are_left_out_on_demand(self, tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ import aggtree
 from aggtree.engine.search import nearest
 from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.segment_kernels import merge_answers
-from aggtree.jobs import append as append_job
+from aggtree.jobs.append import DRIFTED
 from aggtree.jobs.build import continue_build
 from aggtree.jobs.cli.main import cli
 from aggtree.jobs.running.job_run import RunOptions
 from aggtree.jobs.stages import commit as segments
+from aggtree.jobs.stages import drift
 from aggtree.storage.errors import (
     AggtreeError,
     BuildLockedError,
@@ -239,7 +240,7 @@ def test_damage_is_not_carried_on(place: Path, grown: Path, tmp_path: Path) -> N
     (labels,) = (tmp_path / "compacted").glob("build-*/tree/labels")
     labels.write_bytes(bytes(len(labels.read_bytes())))
     with pytest.raises(AggtreeError, match="compacted"):
-        continue_build(tmp_path / "compacted", "tree", RunOptions(workers=0))
+        continue_build(tmp_path / "compacted", "commit", RunOptions(workers=0))
 
 
 def test_repairing_what_is_not_there(place: Path, grown: Path) -> None:
@@ -312,7 +313,7 @@ def test_compacting_drops_deleted_rows_and_keeps_ids(place: Path, grown: Path) -
 def test_own_ids_in_all_segments(place: Path, tmp_path: Path) -> None:
     index = tmp_path / "own"
     grow(place, index, ids=True, segments=2)
-    with pytest.raises(BuildMismatchError, match="name those of the new rows by --ids"):
+    with pytest.raises(BuildMismatchError, match="name those of the new rows by `ids`"):
         aggtree.append(index, place / "2.npy", workers=0)
     taken = np.load(place / "ids2.npy")
     taken[3] = own_numbers(np.array(7))
@@ -378,7 +379,7 @@ def test_what_does_not_fit_is_refused(place: Path, grown: Path) -> None:
 
     refused(BuildMismatchError, "vectors of dimension 5", source=np.zeros((20, 5), np.uint8))
     refused(BuildMismatchError, "its ids are row numbers", ids=place / "ids1.npy")
-    refused(TypeError, "unknown options beam", beam=3)
+    refused(TypeError, "unexpected keyword 'beam'", beam=3)
     with pytest.raises(AggtreeError, match="no index here"):
         aggtree.append(grown / "nothing", place / "1.npy")
     with pytest.raises(AggtreeError, match="no index here"):
@@ -418,7 +419,7 @@ def test_drift_is_told_and_training_goes_on(
 ) -> None:
     first, second, *_ = read_manifest(grown).segments
     assert first.distortion is not None and second.distortion is not None
-    assert 0.5 < second.distortion / first.distortion < append_job.DRIFTED
+    assert 0.5 < second.distortion / first.distortion < DRIFTED
     other = 255 - vectors(1000, seed=77)
     np.save(grown.parent / "other.npy", other)
     arguments = ["append", str(grown), str(grown.parent / "other.npy"), "--workers", "0"]
@@ -435,8 +436,8 @@ def test_drift_is_told_and_training_goes_on(
         new_error = ((new.raw_vectors.take(rows) - found) ** 2)[rows >= ROWS].sum(axis=1).mean()
     assert new_error < read_manifest(grown).segments[-1].distortion
     # The report may be gone: a sample of the vectors tells the same, about.
-    monkeypatch.setattr(append_job, "read_report", lambda *_: None)
-    measured = append_job.training_error(place / "whole", read_manifest(place / "whole"))
+    monkeypatch.setattr(drift, "read_report", lambda *_: None)
+    measured = drift.training_error(place / "whole", read_manifest(place / "whole"))
     assert measured is not None and 0.5 < measured / first.distortion < 1.5
 
 
@@ -444,7 +445,7 @@ def test_dictionaries_of_another_kind_are_refused(place: Path, tmp_path: Path) -
     for message, options in {
         "leave them out": {"words": 16},
         "are for l2": {"metric": "cosine"},
-        "name the index to go on from": {"dictionaries": 3, "continue_training": True},
+        "names no index to go on from": {"dictionaries": 3, "continue_training": True},
     }.items():
         with pytest.raises(ValueError, match=message):
             aggtree.build(place / "1.npy", tmp_path / "i", **{"dictionaries": place / "whole"} | options)

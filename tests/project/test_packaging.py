@@ -1,10 +1,11 @@
 """A wheel of the repository works outside the checkout, in spawned processes and Dask workers too."""
 
+import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from helpers.places import ROOT
@@ -29,17 +30,34 @@ if __name__ == "__main__":
 """
 
 
+FOLDERS = {"aggtree": "aggtree", "engine": "aggtree/engine", "storage": "aggtree/storage"}
+FOLDERS |= {"jobs": "aggtree/jobs"}
+"""Folders of the checkout, and where a wheel has them."""
+
+
 @pytest.fixture(scope="module")
-def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel installed; its dependencies are borrowed from this one."""
-    folder = tmp_path_factory.mktemp("outside")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of the checkout, from a copy: what earlier builds left in the checkout is not in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "checkout"
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT],
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, copy],
         check=True,
         capture_output=True,
         cwd=folder,
     )
-    (wheel,) = folder.glob("aggtree-*.whl")
+    (made,) = folder.glob("aggtree-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel installed; its dependencies are borrowed from this one."""
+    folder = tmp_path_factory.mktemp("outside")
     venv.create(folder / "venv")
     site = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
     subprocess.run(
@@ -48,9 +66,23 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         cwd=folder,
     )
-    # A .pth entry only adds the folder: this environment's editable aggtree is not activated by it.
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    # A .pth entry only adds a folder: this environment's editable aggtree is not activated by it.
+    ours = [path for path in sys.path if Path(path).name == "site-packages"]
+    (site / "borrowed.pth").write_text("\n".join(ours))
     return folder
+
+
+def test_the_wheel_has_every_module_of_the_checkout(wheel: Path) -> None:
+    """A folder that the list of packages in pyproject.toml leaves out is missing only when installed."""
+    ours = {
+        f"{place}/{path.relative_to(ROOT / folder).as_posix()}"
+        for folder, place in FOLDERS.items()
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    with ZipFile(wheel) as file:
+        theirs = {name for name in file.namelist() if name.endswith(".py")}
+        assert "aggtree/py.typed" in file.namelist()
+    assert theirs == ours
 
 
 def test_the_wheel_works_in_an_empty_environment(outside: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_damaged_record_is_not_done(tmp_path, content):
         (
             {"seed": 1},
             {},
-            "other parameters: seed 0 → 1; repeat the old command, or start over with --replace",
+            "other parameters: seed 0 → 1; repeat the old command, or start over with `replace`",
         ),
         ({"seed": 1, "words": [3]}, {}, r"seed 0 → 1, words \[256, 256\] → \[3\]"),
         ({"extra": 5}, {}, "extra None → 5"),
@@ -108,7 +108,7 @@ def test_a_committed_index_is_not_replaced_unasked(tmp_path):
 def test_a_damaged_index_names_the_remedy(tmp_path):
     make_index(tmp_path, name="old")
     (tmp_path / MANIFEST).write_bytes(b"x")
-    with pytest.raises(IndexFormatError, match="start over with --replace"):
+    with pytest.raises(IndexFormatError, match="start over with `replace`"):
         start_job(tmp_path, {"name": "old"}, {"rows": 500})
     start_job(tmp_path, {"name": "old"}, {"rows": 500}, replace=True)
 

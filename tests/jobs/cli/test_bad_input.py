@@ -3,7 +3,6 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -172,7 +171,7 @@ def test_spoiled_input_is_one_line_and_exit_code_2(
     assert message.startswith("error: ")
     assert str(source) in message
     if spoil in (nan_inside, infinite_inside):
-        assert "row 700" in message and "--skip-invalid" in message
+        assert "row 700" in message and "skip_invalid" in message
     assert not (tmp_path / "index" / "manifest.json").exists()
 
 
@@ -205,8 +204,8 @@ def test_input_that_changes_while_it_is_read(
     file = file_of(kind, source)
     plain = Stages.train
 
-    def change(stages: Stages, *taken: Any) -> None:
-        plain(stages, *taken)
+    def change(stages: Stages) -> None:
+        plain(stages)
         middle = file.stat().st_size // 2
         if how == "shorter":
             os.truncate(file, middle)

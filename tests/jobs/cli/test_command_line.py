@@ -119,7 +119,7 @@ def test_verify_names_damage_and_exits_with_1(place: Path, tmp_path: Path) -> No
 
 def test_the_plan_tells_what_a_build_needs(place: Path) -> None:
     text = run("plan", place / "base.npy", "--memory", "1GiB", *SMALL_ARGUMENTS)
-    for word in ("train", "encode", "sort", "build", "stitch", "projected", "disk", "about"):
+    for word in ("train", "encode", "sort", "build", "commit", "projected", "disk", "about"):
         assert word in text
     facts = json.loads(run("plan", place / "base.npy", "--memory", "1GiB", "--json"))
     assert facts["projected"] <= 2**30
@@ -129,8 +129,8 @@ def test_the_plan_tells_what_a_build_needs(place: Path) -> None:
 def test_stages_one_by_one(place: Path, tmp_path: Path) -> None:
     index, base = tmp_path / "index", place / "base.npy"
     assert "aggtree encode" in run("train", base, index, "--workers", "0", *SMALL_ARGUMENTS)
-    assert "aggtree tree" in run("encode", base, index, "--workers", "0")
-    run("tree", index, "--workers", "0")
+    assert "aggtree commit" in run("encode", base, index, "--workers", "0")
+    run("commit", index, "--workers", "0")
     assert contents(index) == contents(place / "index")
 
 
@@ -140,7 +140,7 @@ def test_json_events_of_a_build(place: Path, tmp_path: Path) -> None:
     )
     events = [json.loads(line) for line in output.splitlines()]
     stages = [event["stage"] for event in events if event["event"] == "begin"]
-    assert stages == ["train", "encode", "sort", "build", "stitch"]
+    assert stages == ["train", "encode", "sort", "build", "commit"]
     ends = [event for event in events if event["event"] == "end"]
     assert all(event["done"] == event["total"] and event["memory"] > 0 for event in ends)
     assert events[-1]["event"] == "result" and events[-1]["rows"] == ROWS
@@ -155,7 +155,7 @@ class TestErrors:
     def test_other_parameters(self, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         arguments = ["build", place / "base.npy", place / "index", *SMALL_ARGUMENTS, "--seed", "9"]
         code, message = fail(capsys, *arguments)
-        assert code == 2 and "seed 0 → 9" in message and "--replace" in message
+        assert code == 2 and "seed 0 → 9" in message and "`replace`" in message
         assert len(message.splitlines()) == 1
 
     @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ class TestErrors:
         [
             (["build", "missing.bvecs", "index"], "missing.bvecs"),
             (["build", "base.npy", "new", "--memory", "lots"], "memory 'lots'"),
-            (["build", "base.npy", "new", "--memory", "10MB"], "--memory"),
+            (["build", "base.npy", "new", "--memory", "10MB"], "too little for"),
             (["build", "base.npy", "new", "--words", "many"], "words 'many'"),
             (["build", "base.npy", "new", "--words", "70000"], "70000 words"),
             (["build", "base.npy", "new", "--scheduler", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9"),
@@ -176,9 +176,9 @@ class TestErrors:
             (["search", "index", "query.npy", "--reach", "1.3"], "reach 1.3 without limits"),
             (["info", "base.npy"], "no index here"),
             (["verify", "missing"], "no index here"),
-            (["tree", "empty"], "no build was started here"),
+            (["commit", "empty"], "no build was started here"),
             (["exact", "base.npy", "query.npy", "--out", "no/such/place.npy"], "make it first"),
-            (["exact", "base.npy", "query.npy", "--out", "a.npy", "--memory", "1MB"], "--memory"),
+            (["exact", "base.npy", "query.npy", "--out", "a.npy", "--memory", "1MB"], "too little for"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )

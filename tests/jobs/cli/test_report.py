@@ -22,6 +22,7 @@ from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.build_report import REPORT, read_report
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.reader import open_index
+from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 PLOTS = "[...document.querySelectorAll('svg')]"
 COUNT = 11
@@ -60,7 +61,7 @@ def test_what_the_build_took_is_kept(index: Path) -> None:
     with open_index(index) as opened:
         report = read_report(index, opened.manifest.first_segment.build)
     assert report is not None
-    assert [stage.name for stage in report.stages] == ["train", "encode", "sort", "build", "stitch"]
+    assert [stage.name for stage in report.stages] == ["train", "encode", "sort", "build", "commit"]
     for stage in report.stages:
         assert stage.done == stage.total > 0 and stage.peak > 0 and stage.disk > 0 and stage.rate > 0
     # The first batch at the start and after each round, then the second batch.
@@ -74,6 +75,14 @@ def test_a_report_of_another_build_is_none_and_a_damaged_one_is_told(index: Path
     (tmp_path / REPORT).write_text("{}")
     with pytest.raises(IndexFormatError, match=re.escape(REPORT)):
         read_report(tmp_path, "0" * 12)
+
+
+def test_stages_of_older_reports_have_the_names_of_today(index: Path, tmp_path: Path) -> None:
+    record = read_sealed(index / REPORT)
+    record["stages"][-1]["name"] = "stitch"
+    write_sealed(tmp_path / REPORT, record)
+    report = read_report(tmp_path, record["build"])
+    assert report is not None and report.stages[-1].name == "commit"
 
 
 def test_a_trace_is_bounded_and_keeps_peaks() -> None:

@@ -61,4 +61,4 @@ def test_twenty_million_vectors_in_one_gibibyte(tmp_path: Path, capsys: pytest.C
             projected, peak = format_size(stage["projected"]), format_size(stage["peak"])
             print(f"{stage['name']:7} {stage['seconds']:6.0f} s  projected {projected}, measured {peak}")
     check(result, "1GiB")
-    assert [stage["name"] for stage in result["stages"]] == ["train", "encode", "sort", "build", "stitch"]
+    assert [stage["name"] for stage in result["stages"]] == ["train", "encode", "sort", "build", "commit"]

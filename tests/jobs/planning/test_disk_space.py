@@ -8,7 +8,7 @@ from helpers.small_builds import SMALL, vectors
 
 import aggtree
 from aggtree.jobs.planning import costs, disk_space
-from aggtree.jobs.planning.recipe import choose_recipe
+from aggtree.jobs.planning.recipe import Choices, choose_recipe
 from aggtree.jobs.running.memory import MIB
 from aggtree.storage.errors import DiskError
 
@@ -34,7 +34,7 @@ def test_what_is_written_needs_no_room_again(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("words", [(4096, *(256,) * 8), (256,) * 8])
 def test_a_billion_rows_need_what_the_plan_says(words: tuple[int, ...]) -> None:
-    work = choose_recipe(10**9, words=words).workload(10**9, 128, "uint8")
+    work = choose_recipe(10**9, Choices(words=words)).workload(10**9, 128, "uint8")
     width = work.layout.width
     runs, tree = width + 4, costs.tree_disk_bytes(work) / 1e9
     assert width < tree < width + 8

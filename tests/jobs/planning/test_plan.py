@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggtree.engine.params import AnnealingParams
 from aggtree.jobs.planning import costs
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.defaults import (
@@ -28,12 +29,11 @@ def workload(
         rows=rows,
         dimension=dimension,
         item_bytes=item_bytes,
-        words=words,
-        beam=10,
+        annealing=AnnealingParams(words=words),
+        tree=default_tree(words, rows),
         batch_rows=default_batch_rows(rows),
         shard_rows=default_shard_rows(rows),
         train_rows=default_train_rows(rows, words),
-        tree=default_tree(words, rows),
     )
 
 
@@ -55,7 +55,7 @@ def test_projected_is_within_allowed_or_refused(
     try:
         plan = make_plan(work, allowed=allowed, workers=workers, travels=travels)
     except MemoryBudgetError as error:
-        named = re.search(r"--memory (\S+MiB)", str(error))
+        named = re.search(r"allow (\d+MiB)", str(error))
         assert named is not None
         needed = parse_size(named[1])
         assert needed > allowed
@@ -95,7 +95,7 @@ def test_a_tight_budget_lowers_workers_then_leaves_the_cluster() -> None:
         ][: len(kinds)]
     )
     assert ("process", 4) in kinds
-    with pytest.raises(MemoryBudgetError, match="--memory"):
+    with pytest.raises(MemoryBudgetError, match=r"allow \d+MiB"):
         make_plan(work, allowed=parse_size("100MiB"), workers=4)
 
 

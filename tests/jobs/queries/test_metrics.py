@@ -187,7 +187,7 @@ def test_the_command_line(built: tuple[str, Path], tmp_path: Path) -> None:
     index = tmp_path / "i"
     run("train", base, index, "--metric", metric, "--workers", 0, *SMALL_ARGUMENTS)
     run("encode", base, index, "--workers", 0)
-    run("tree", index, "--workers", 0)
+    run("commit", index, "--workers", 0)
     assert contents(index) == contents(place / "index")
     asked = ("search", index, query, "-k", 5, "--limits", 0, "--rerank", ROWS, "--ground-truth", truth)
     assert json.loads(run(*asked, "--json"))["recall"]["R@1"] == 1

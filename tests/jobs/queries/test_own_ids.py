@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from helpers.small_builds import ROWS, SMALL, SMALL_ARGUMENTS, contents, make_ids, vectors
 
 import aggtree
-from aggtree.jobs.build import RunOptions, continue_build
+from aggtree.jobs.build import continue_build
 from aggtree.jobs.cli.main import cli
+from aggtree.jobs.running.job_run import RunOptions
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError, JobError, SourceError
 from aggtree.storage.index import own_ids
 from aggtree.storage.sources import ids as id_source
@@ -176,7 +177,7 @@ def test_stages_run_apart_keep_the_ids(place: Path, tmp_path: Path) -> None:
     index, base = tmp_path / "i", place / "base.npy"
     run("train", base, index, "--ids", place / "ids.npy", "--workers", 0, *SMALL_ARGUMENTS)
     run("encode", base, index, "--workers", 0)
-    run("tree", index, "--workers", 0)
+    run("commit", index, "--workers", 0)
     assert contents(index) == contents(place / "own")
 
 
@@ -188,12 +189,12 @@ def test_damage_is_found_and_repaired(place: Path, tmp_path: Path) -> None:
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     (damage,) = verify_index(index)
     assert damage.file.endswith("own_ids") and "checksum" in damage.what
-    with pytest.raises(JobError, match="with --ids"):
-        continue_build(index, "tree", RunOptions(workers=0))
+    with pytest.raises(JobError, match="with `repair` and `ids`"):
+        continue_build(index, "commit", RunOptions(workers=0))
     aggtree.build(place / "base.npy", index, repair=True, **build)
     assert contents(index) == contents(place / "own")
     (next(index.glob("build-*/tree/labels"))).write_bytes(b"")
-    continue_build(index, "tree", RunOptions(workers=0))
+    continue_build(index, "commit", RunOptions(workers=0))
     assert contents(index) == contents(place / "own")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(IndexFormatError, match="own_ids"):

@@ -183,20 +183,19 @@ def test_a_file_that_is_cut_while_it_is_open_is_refused(place: Path, tmp_path: P
 
 
 def test_the_place_survives_stages_run_apart(place: Path, tmp_path: Path) -> None:
-    from aggtree.jobs.build import RunOptions, continue_build, run_build
-    from aggtree.jobs.planning.recipe import choose_recipe
+    from aggtree.jobs.build import build, continue_build
+    from aggtree.jobs.running.job_run import RunOptions
 
     options = RunOptions(workers=0)
-    recipe = choose_recipe(ROWS, **SMALL)
-    run_build(open_source(place / "base.bvecs"), tmp_path / "i", recipe, options, only_train=True)
+    build(place / "base.bvecs", tmp_path / "i", workers=0, only_train=True, **SMALL)
     moved = tmp_path / "moved.bvecs"
     moved.write_bytes((place / "base.bvecs").read_bytes())
     continue_build(tmp_path / "i", "encode", options, open_source(moved))
-    continue_build(tmp_path / "i", "tree", options)
+    continue_build(tmp_path / "i", "commit", options)
     with aggtree.open(tmp_path / "i") as index:
         assert index.manifest.first_segment.vectors == str(moved)
         assert index.search(vectors()[:2], 3, rerank=9).distances[0, 0] == 0
     (next(tmp_path.glob("i/build-*")) / "tree" / "ids").unlink()
-    continue_build(tmp_path / "i", "tree", options)
+    continue_build(tmp_path / "i", "commit", options)
     with aggtree.open(tmp_path / "i") as index:
         assert index.manifest.first_segment.vectors == str(moved)

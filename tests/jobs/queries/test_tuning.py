@@ -20,7 +20,7 @@ from aggtree.jobs.cli.main import cli
 from aggtree.jobs.cli.tune_command import plot
 from aggtree.jobs.running.progress import make_progress
 from aggtree.jobs.search import share_found
-from aggtree.jobs.tune import Means, Questions, exact_questions, sampled_questions, tune, without
+from aggtree.jobs.tune import Means, Questions, exact_questions, sampled_questions, tune_opened, without
 from aggtree.storage.errors import IndexFormatError, SourceError
 from aggtree.storage.index.tuning import TUNING, point_from_json, point_to_json, read_tuning, write_tuning
 from aggtree.storage.sealed_json import read_sealed, write_sealed
@@ -58,7 +58,7 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
             index.search(queries, K, recall=0.5)
         questions = exact_questions(index, queries, K, means=Means(progress=progress, **BUDGET))
         np.testing.assert_array_equal(questions.truth, make_ids()[truth(queries, K)])
-        points = tune(index, questions, K, rerank=True, progress=progress)
+        points = tune_opened(index, questions, K, rerank=True, progress=progress)
         assert len(points) > 3 and points[-1].recall > 0.99
         assert any(point.rerank == 0 for point in points) or points[0].rerank == K
         for point in points:

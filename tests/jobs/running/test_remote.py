@@ -15,9 +15,9 @@ from helpers.places import program
 from helpers.small_builds import ROWS, SMALL, SMALL_ARGUMENTS, contents, vectors
 
 import aggtree
-from aggtree.jobs.build import RunOptions, build, continue_build, run_build
+from aggtree.jobs.build import build, continue_build
 from aggtree.jobs.cli.main import main
-from aggtree.jobs.planning.recipe import choose_recipe
+from aggtree.jobs.running.job_run import RunOptions
 from aggtree.jobs.running.streams import as_source
 from aggtree.jobs.running.tasks import is_final
 from aggtree.jobs.stages.code_location import checked_place
@@ -174,19 +174,19 @@ def test_stages_one_by_one_and_codes_that_were_moved(
     server: dict[str, str], reference: Path, tmp_path: Path
 ) -> None:
     index, first, second = tmp_path / "index", f"s3://{BUCKET}/first.zarr", f"s3://{BUCKET}/second.zarr"
-    source, local = as_source(SOURCE), RunOptions(workers=0)
-    run_build(source, index, choose_recipe(ROWS, **SMALL), local, only_train=True)
+    source = as_source(SOURCE)
+    build(source, index, workers=0, only_train=True, **SMALL)
     continue_build(index, "encode", RunOptions(workers=0, codes=first), source)
     with pytest.raises(DiskError, match=r"second\.zarr/zarr\.json: no such object"):
-        continue_build(index, "tree", RunOptions(workers=0, codes=second))
+        continue_build(index, "commit", RunOptions(workers=0, codes=second))
     files = s3()
     files.copy(f"{BUCKET}/first.zarr", f"{BUCKET}/second.zarr", recursive=True)
     files.rm_file(f"{BUCKET}/second.zarr/c/4/0")
     with pytest.raises(BuildMismatchError, match=r"shard 4 was written to .*first\.zarr and is not at"):
-        continue_build(index, "tree", RunOptions(workers=0, codes=second))
+        continue_build(index, "commit", RunOptions(workers=0, codes=second))
     files.copy(f"{BUCKET}/first.zarr/c/4/0", f"{BUCKET}/second.zarr/c/4/0")
     files.rm(f"{BUCKET}/first.zarr", recursive=True)
-    continue_build(index, "tree", RunOptions(workers=0, codes=second))
+    continue_build(index, "commit", RunOptions(workers=0, codes=second))
     same_tree(index, reference)
     segment = read_manifest(index).first_segment
     assert segment.codes is not None and segment.codes.location == second

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.small_builds import SMALL
+from helpers.small_builds import SMALL, recipe_of
 
 from aggtree.engine.simd import kernel_cache
-from aggtree.jobs.planning.recipe import choose_recipe
 from aggtree.jobs.running import warm_up
 from aggtree.jobs.running.progress import Progress
 
@@ -34,7 +33,7 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def compile_for(**changes: Any) -> None:
     facts = {name: changes.pop(name) for name in FINGERPRINT if name in changes}
-    warm_up.compile_kernels(choose_recipe(3000, **SMALL | changes), FINGERPRINT | facts, Progress())
+    warm_up.compile_kernels(recipe_of(3000, **SMALL | changes), FINGERPRINT | facts, Progress())
 
 
 def test_each_kind_of_build_is_compiled_once(children: list[str]) -> None:

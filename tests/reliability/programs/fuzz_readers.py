@@ -22,15 +22,17 @@ from helpers.source_files import (
 )
 
 from aggtree.storage.atomic import canonical
-from aggtree.storage.checksums import crc32c
+from aggtree.storage.checksums import BlockChecksums, crc32c
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_dictionaries, load_state, save_dictionaries, save_state
+from aggtree.storage.index.file_record import FileRecord
 from aggtree.storage.index.format import LOCK, MANIFEST
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.sealed_json import seal, unseal, write_sealed
 from aggtree.storage.sources.base import open_source, read_ground_truth
 from aggtree.storage.sources.formats.vecs import write_vecs
+from aggtree.storage.work.job_facts import FACTS, JobFacts, read_facts, save_facts
 from aggtree.storage.work.job_record import start_job, unfinished_jobs
 from aggtree.storage.work.lock import BuildLock, Owner
 from aggtree.storage.work.partitions import open_partition
@@ -166,6 +168,8 @@ def _own_files(directory: Path) -> dict[str, Kind]:
     codes = directory / "i" / read_manifest(directory / "i").first_segment.directory / "codes.zarr"
     job = start_job(directory / "jobs", {"a": 1}, {"rows": 5})
     job.record_done("encode", 3, {"rows": 5})
+    ids = FileRecord.of("build-0123456789ab/own_ids", BlockChecksums())
+    save_facts(job, JobFacts(vectors="x.npy", own_ids=ids, training_error=1.5, figures=({"name": "train"},)))
     (directory / "locked").mkdir()
     write_sealed(directory / "locked" / LOCK, asdict(Owner.this_process()))
     return {
@@ -184,6 +188,7 @@ def _own_files(directory: Path) -> dict[str, Kind]:
         "partition record": Kind(
             job.work_directory / "done" / "encode" / "3.json", lambda _: job.done("encode"), resealed_record
         ),
+        "job facts": Kind(job.work_directory / FACTS, lambda _: read_facts(job), resealed_record),
         "lock": Kind(directory / "locked" / LOCK, read_lock, resealed_record),
         "code store metadata": Kind(codes / "zarr.json", read_codes, digits_changed, codes, speed=2),
         "code shard": Kind(codes / "c" / "0" / "0", read_codes, mutated, codes, speed=1),
@@ -230,7 +235,7 @@ def make_kinds(directory: Path) -> dict[str, Kind]:
 
 
 KINDS = (
-    *("dictionaries", "state", "run", "partition", "manifest", "job", "partition record", "lock"),
+    *("dictionaries", "state", "run", "part", "manifest", "job", "partition record", "job facts", "lock"),
     *(
         "code store metadata",
         "code shard",

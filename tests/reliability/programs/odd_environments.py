@@ -18,8 +18,9 @@ from typing import Any
 
 from helpers.small_builds import SMALL, vectors
 
-from aggtree.jobs.build import RunOptions, build, continue_build
+from aggtree.jobs.build import build, continue_build
 from aggtree.jobs.running import memory
+from aggtree.jobs.running.job_run import RunOptions
 from aggtree.jobs.running.tasks import describe
 from aggtree.storage import atomic
 from aggtree.storage.atomic import Disk
@@ -130,7 +131,7 @@ def killed_after_commit(operations: int) -> Callable[[Path, Path], None]:
 
 
 def tree_again(_: Path, index: Path) -> None:
-    continue_build(index, "tree", RunOptions(workers=0))
+    continue_build(index, "commit", RunOptions(workers=0))
 
 
 KILLS = {f"killed {left} after the commit": killed_after_commit(left) for left in range(5)}

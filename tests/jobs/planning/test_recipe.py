@@ -1,0 +1,73 @@
+"""A recipe nests the parameters of the engine, and is one flat record on disk."""
+
+import pytest
+from helpers.small_builds import SMALL, recipe_of
+
+from aggtree.engine.params import AnnealingParams, TreeParams
+from aggtree.jobs.planning.recipe import Choices, Recipe, choose_recipe
+from aggtree.storage.errors import IndexFormatError
+
+FLAT = {
+    "words": [16, 16, 16],
+    "beam": 4,
+    "seed": 0,
+    "cooling": "joint",
+    "batch_rows": 1000,
+    "train_rows": 2000,
+    "shard_rows": 700,
+    "bucket": 8,
+    "stray": 1,
+    "norm_bytes": 1,
+    "skip_invalid": False,
+}
+"""What builds of every release remember of these parameters: their ids are computed from it."""
+
+
+def test_the_record_on_disk_is_flat_and_leaves_later_defaults_out() -> None:
+    recipe = recipe_of(**SMALL)
+    assert recipe.to_json() == FLAT
+    assert Recipe.from_json(FLAT) == recipe
+    assert recipe.annealing == AnnealingParams(words=(16,) * 3, beam=4) and recipe.tree == TreeParams(
+        bucket=8
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metric": "cosine"},
+        {"taken": "0123456789ab"},
+        {"taken": "0123456789ab", "continued": True},
+        {"rounds": 3, "tolerance": 0.01},
+    ],
+)
+def test_what_is_not_the_default_is_kept(more: dict[str, object]) -> None:
+    recipe = Recipe.from_json(FLAT | more)
+    assert recipe.to_json() == FLAT | more
+    assert Recipe.from_json(recipe.flat()) == recipe
+
+
+@pytest.mark.parametrize("name", ["beam", "bucket", "batch_rows", "words"])
+def test_a_record_without_a_value_is_refused(name: str) -> None:
+    record = {key: value for key, value in FLAT.items() if key != name}
+    with pytest.raises(IndexFormatError, match=name):
+        Recipe.from_json(record)
+
+
+@pytest.mark.parametrize(
+    ("words", "dictionaries", "expected"),
+    [
+        ("4096,256x2", None, (4096, 256, 256)),
+        ((64, 32), None, (64, 32)),
+        ([64, 32], 2, (64, 32)),
+        (32, 3, (32,) * 3),
+        ("32", 3, (32,) * 3),
+        ("256", None, (256,) * 8),
+        (None, 2, (256, 256)),
+        (None, None, (256,) * 8),
+    ],
+)
+def test_words_are_given_in_several_ways(
+    words: str | int | tuple[int, ...] | None, dictionaries: int | None, expected: tuple[int, ...]
+) -> None:
+    assert choose_recipe(10_000, Choices(words=words, dictionaries=dictionaries)).words == expected
