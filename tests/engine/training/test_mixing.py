@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.sizes import sized
 from helpers.training import correlated_rows, held_out_error, same_state
 
 from aggtree.engine.dictionaries import CodeLayout
@@ -58,7 +59,7 @@ def test_constant_rows_have_axes():
 
 
 def test_few_rows_serve_rows_never_seen():
-    rows, others = correlated_rows(1500), correlated_rows(4000, seed=5)
+    rows, others = correlated_rows(sized(1500, 300)), correlated_rows(sized(4000, 500), seed=5)
     start = DictionaryAnnealing(4, 64, beam=6, rounds=0).fit(rows)
     seen = []
     trainer = DictionaryAnnealing(4, 64, beam=6, rounds=8, tolerance=1)
@@ -73,13 +74,13 @@ def test_few_rows_serve_rows_never_seen():
 def test_fewer_rows_leave_dictionaries_as_they_are():
     rows = correlated_rows(700)
     assert len(DictionaryAnnealing(4, 64, beam=4, rounds=5).fit(rows).distortions) == 1
-    good = DictionaryAnnealing(4, 64, beam=4, rounds=2).fit(correlated_rows(6000)).dictionaries
-    kept = DictionaryAnnealing(4, 64, beam=4, rounds=5).fit(correlated_rows(1500), start=good)
+    good = DictionaryAnnealing(4, 64, beam=4, rounds=2).fit(correlated_rows(sized(6000, 750))).dictionaries
+    kept = DictionaryAnnealing(4, 64, beam=4, rounds=5).fit(correlated_rows(sized(1500, 300)), start=good)
     np.testing.assert_array_equal(kept.dictionaries.words, good.words)
 
 
 def test_a_fit_on_few_rows_is_resumed_bit_for_bit():
-    rows = correlated_rows(1500)
+    rows = correlated_rows(sized(1500, 300))
     states = []
     whole = DictionaryAnnealing(3, 64, beam=4, rounds=4)
     whole.fit(rows, progress=lambda number, error: states.append(whole.state()))
