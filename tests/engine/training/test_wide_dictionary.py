@@ -149,9 +149,9 @@ def test_annealing_takes_words_learned_before():
 
 
 @pytest.mark.parametrize("cooling", ["joint", "kmeans"])
-@pytest.mark.parametrize("words", [(16, 16, 16), (300, 16, 8)])
+@pytest.mark.parametrize("words", [(sized(16, 4),) * 3, (300, sized(16, 4), sized(8, 4))])
 def test_a_fit_cut_short_goes_on(cooling, words):
-    rows = correlated_rows(sized(4000, 500))
+    rows = correlated_rows(sized(4000, 450))
     options = {"words": words, "beam": 4, "rounds": 5, "tolerance": 0, "cooling": cooling}
     states = []
     whole = DictionaryAnnealing(**options)
