@@ -126,10 +126,10 @@ def test_state_resumes_bit_for_bit(words):
 def test_a_batch_of_few_rows_seen_again_and_again_is_not_learned_by_heart():
     """Six rows for each word: fitted to them, words would describe their noise."""
     rows, held_out = (
-        correlated_rows(sized(1500, 300), dimension=40),
-        correlated_rows(500, dimension=40, seed=1),
+        correlated_rows(sized(1500, 150), dimension=40),
+        correlated_rows(sized(500, 200), dimension=40, seed=1),
     )
-    trainer = DictionaryAnnealing(4, sized(64, 12), beam=4)
+    trainer = DictionaryAnnealing(4, sized(64, 6), beam=4)
     errors = [held_out_error(trainer.partial_fit(rows), held_out) for _ in range(8)]
     assert all(after <= 1.005 * before for before, after in pairwise(errors))
     assert errors[-1] < errors[0]
