@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-scale torture faults damage fuzz readers reliability lint format docs numbers clean
+.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz readers reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,6 +31,11 @@ demo: $(VENV)/installed-package  ## build an index of real SIFT out of core, que
 # worksteal: neighbouring tests, which share fixtures, stay in one process as long as there is enough to do.
 test: $(VENV)/installed  ## run the tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+# Without the JIT kernels are plain Python, so that their lines are counted too; primitives are emulated.
+coverage: $(VENV)/installed  ## run the tests without the JIT at small sizes and print which share of lines they reach
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest --cov --cov-report=term:skip-covered \
+		--numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-slow: $(VENV)/installed  ## tests that take minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600

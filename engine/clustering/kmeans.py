@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import NearestWord, products
-from aggtree.engine.clustering.distances_kernels import squared_lengths
+from aggtree.engine.clustering.distances_kernels import Rows, squared_lengths
 from aggtree.engine.clustering.kmeans_kernels import add_rows
 
 STAGES = 10
@@ -50,6 +50,44 @@ def choose_rows(rows: NDArray[np.float32], count: int, rng: np.random.Generator)
     return rows[rng.permutation(len(rows))[:count]]
 
 
+class WordSums:
+    """Sums and counts of the rows that chose each word: one step of Lloyd's algorithm.
+
+    words : (K, d) float32, as they were when the rows chose
+    """
+
+    def __init__(self, words: NDArray[np.float32]) -> None:
+        self._words = words
+        self._sums = np.zeros(words.shape)
+        self.counts = np.zeros(len(words), np.int64)
+
+    def add(self, rows: Rows, labels: NDArray[np.int64]) -> None:
+        """Count rows (n, d) for the words of their labels (n,), in the order of the rows."""
+        add_rows(rows, labels, self._sums, self.counts)
+
+    @property
+    def empty(self) -> NDArray[np.int64]:
+        """Numbers of the words no row chose, ascending."""
+        return np.flatnonzero(self.counts == 0)
+
+    def means(self) -> NDArray[np.float32]:
+        """The mean of each word's rows (K, d) float32; words without any stay."""
+        words, used = self._words.copy(), self.counts[:, None] > 0
+        # Into the words themselves: the sums are the largest array of all.
+        np.divide(self._sums, self.counts[:, None], out=words, where=used, casting="same_kind")
+        return words
+
+
+def errors_left(lengths: NDArray[np.float64], scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Squared errors (n,) of rows of squared length ‖x‖² whose words score ‖c‖² − 2 x·c.
+
+    Rounding leaves a trace of error where a row is a word: that is none.
+    """
+    errors: NDArray[np.float64] = lengths + scores
+    errors[errors <= 1e-5 * (1e-30 + lengths)] = 0
+    return errors
+
+
 def kmeans(
     rows: NDArray[np.float32],
     words: NDArray[np.float32],
@@ -65,23 +103,19 @@ def kmeans(
     """
     lengths = np.empty(len(rows))
     squared_lengths(rows, lengths)
-    words = words.copy()
     previous: NDArray[np.int64] | None = None
     for _ in range(iterations):
         labels, scores = chooser(words).assign(rows)
         if previous is not None and np.array_equal(labels, previous):
             break
         previous = labels
-        sums, counts = np.zeros(words.shape), np.zeros(len(words), np.int64)
-        add_rows(rows, labels, sums, counts)
-        used = counts > 0
-        words[used] = sums[used] / counts[used, None]
-        empty = np.flatnonzero(~used)
-        # Rounding leaves a trace of error where a row is a word: ask for more than that.
-        far = np.flatnonzero(lengths + scores > 1e-5 * (1e-30 + lengths))
-        if len(empty) and len(far):
-            chosen = rng.choice(far, size=min(len(empty), len(far)), replace=False)
-            words[empty[: len(chosen)]] = rows[chosen]
+        sums = WordSums(words)
+        sums.add(rows, labels)
+        words = sums.means()
+        far = np.flatnonzero(errors_left(lengths, scores))
+        if len(sums.empty) and len(far):
+            chosen = rng.choice(far, size=min(len(sums.empty), len(far)), replace=False)
+            words[sums.empty[: len(chosen)]] = rows[chosen]
     return words
 
 
@@ -146,9 +180,6 @@ def _extend(rows: NDArray[np.float32], words: NDArray[np.float32], dimension: in
     labels, _ = NearestWord(np.ascontiguousarray(words[:, :dimension])).assign(
         np.ascontiguousarray(rows[:, :dimension])
     )
-    sums, counts = np.zeros(words.shape), np.zeros(len(words), np.int64)
-    add_rows(rows, labels, sums, counts)
-    extended = words.copy()
-    used = counts > 0
-    extended[used, dimension:] = (sums[used] / counts[used, None])[:, dimension:]
-    return extended
+    sums = WordSums(words)
+    sums.add(rows, labels)
+    return np.concatenate((words[:, :dimension], sums.means()[:, dimension:]), axis=1)

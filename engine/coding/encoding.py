@@ -5,20 +5,15 @@ from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import as_rows, check_rows, panel_layout, products
 from aggtree.engine.clustering.distances_kernels import Rows
-from aggtree.engine.coding.encoding_kernels import NO_SCORE, Scratch, Tables, encode_rows
+from aggtree.engine.coding.encoding_kernels import NO_SCORE, encode_rows
+from aggtree.engine.coding.records import Tables, make_scratch
 from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import MAX_BEAM
-from aggtree.engine.simd.product_instructions import TILE_ROWS
-from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.simd.vector_instructions import CHUNK
 
 CHUNK_ROWS = 8192
 """Rows converted and checked at a time: the only copy of the data that is ever made."""
-
-BLOCK_ROWS = 64 * TILE_ROWS
-"""Rows that pass a level together. The tables of late levels do not fit the second cache: the more rows share
-one pass over them the better, as long as their products with the words do fit."""
 
 LARGEST_SUM = 2**15 - 1
 SCORE_LIMIT = NO_SCORE // 4
@@ -101,22 +96,6 @@ class BeamTables:
             first=columns[:-1].copy(),
             padded=padded,
         )
-
-
-def make_scratch(tables: Tables, beam: int) -> Scratch:
-    """Allocate the work space of one thread."""
-    levels, widest = len(tables.padded), int(tables.padded.max())
-    return Scratch(
-        rows=np.zeros((BLOCK_ROWS, tables.panels.shape[1]), np.float32),
-        own=np.empty((BLOCK_ROWS, widest), np.int32),
-        scores=np.empty(beam * widest, np.int32),
-        minima=np.empty(beam * LANES, np.int32),
-        keys=np.empty(beam, np.int64),
-        base=np.zeros((BLOCK_ROWS, beam), np.int32),
-        labels=np.zeros((BLOCK_ROWS, beam, levels), np.uint8),
-        longer=np.zeros((beam, levels), np.uint8),
-        offsets=np.zeros(levels, np.int64),
-    )
 
 
 class Encoder:

@@ -8,54 +8,17 @@ dictionary m scores, up to the constant ‖x‖² (paper, "Multi-path Encoding")
 int32, and the inner-product tables are int16 with a scale that lets no sum of rows overflow.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances_kernels import Rows, copy_rows, multiply_rows
+from aggtree.engine.coding.records import Scratch, Tables
 from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.simd.product_instructions import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.simd.vector_instructions import count_at_most, lanes_at_most, lowest_bit, score_row
 
 NO_SCORE = 2**31 - 2
-
-
-class Tables(NamedTuple):
-    """What encoding knows of the dictionaries.
-
-    panels : (S / LANES, d, LANES) float32, −2c / scale; start : (S,) float32, ‖c‖² / scale,
-        huge for padding. S is the sum of the padded sizes.
-    cross : (…,) int16, 2 c_j(i)·c_m(k) / scale; row (m, j, i) starts at cross_start[m, j] + i · padded[m].
-    cross_start : (M, M) int64. first, padded : (M,) int64, first column and padded size of each dictionary.
-    """
-
-    panels: NDArray[np.float32]
-    start: NDArray[np.float32]
-    cross: NDArray[np.int16]
-    cross_start: NDArray[np.int64]
-    first: NDArray[np.int64]
-    padded: NDArray[np.int64]
-
-
-class Scratch(NamedTuple):
-    """Work space of one thread; b rows make a block, L is the beam width, P the largest padded size.
-
-    rows : (b, d) float32. own : (b, P) int32, (‖c‖² − 2 x·c) / scale of one dictionary.
-    scores : (L · P,) int32. minima : (L · LANES,) int32. keys : (L,) int64. base : (b, L) int32.
-    labels : (b, L, M) uint8. longer : (L, M) uint8. offsets : (M,) int64.
-    """
-
-    rows: NDArray[np.float32]
-    own: NDArray[np.int32]
-    scores: NDArray[np.int32]
-    minima: NDArray[np.int32]
-    keys: NDArray[np.int64]
-    base: NDArray[np.int32]
-    labels: NDArray[np.uint8]
-    longer: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
 
 
 @kernel

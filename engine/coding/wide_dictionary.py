@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from aggtree.engine.clustering.distances import BLOCK_ROWS, NearestWord
 from aggtree.engine.clustering.distances_kernels import Rows, copy_rows, multiply_rows
 from aggtree.engine.clustering.kmeans import choose_rows, kmeans
-from aggtree.engine.coding.wide_dictionary_kernels import Groups, GroupScratch, nearest_groups, scan_group
-from aggtree.engine.simd.vector_code import LANES
+from aggtree.engine.coding.records import Groups, make_group_scratch
+from aggtree.engine.coding.wide_dictionary_kernels import nearest_groups, scan_group
 
 EXACT_WORDS = 1024
 """Up to so many words comparing all is as fast."""
@@ -48,24 +48,17 @@ class TwoStage:
         """Labels (n,) int64 and ‖c‖² − 2 x·c (n,) float32 of contiguous rows (n, d)."""
         labels = np.zeros(len(rows), np.int64)
         best = np.full(len(rows), np.inf, np.float32)
-        probes = self._nearest_groups(rows)
+        probes = self._probed_groups(rows)
         order = np.argsort(probes.ravel(), kind="stable")
         members = order // self._probes
         bounds = np.searchsorted(probes.ravel()[order], np.arange(len(self._groups.first_panel)))
-        widest = int(np.diff(self._groups.first_panel).max()) * LANES
-        scratch = GroupScratch(
-            rows=np.zeros((BLOCK_ROWS, rows.shape[1]), np.float32),
-            scores=np.empty((BLOCK_ROWS, widest), np.float32),
-            minima=np.empty(LANES, np.float32),
-            best=np.empty(BLOCK_ROWS, np.float32),
-            labels=np.empty(BLOCK_ROWS, np.int64),
-        )
+        scratch = make_group_scratch(self._groups)
         for group in range(len(bounds) - 1):
             chosen = members[bounds[group] : bounds[group + 1]]
             scan_group(rows, chosen, group, self._groups, scratch, best, labels)
         return labels, best
 
-    def _nearest_groups(self, rows: Rows) -> NDArray[np.int64]:
+    def _probed_groups(self, rows: Rows) -> NDArray[np.int64]:
         """The nearest groups (n, probes) of each row."""
         found = np.empty((len(rows), self._probes), np.int64)
         block = np.empty((BLOCK_ROWS, rows.shape[1]), np.float32)

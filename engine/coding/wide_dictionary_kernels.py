@@ -1,39 +1,13 @@
 """Kernels of two-stage assignment: the nearest groups of words, then the words of these groups."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances_kernels import Rows, merge_nearest
+from aggtree.engine.coding.records import Groups, GroupScratch
 from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.simd.product_instructions import TILE_ROWS, multiply_tile
 from aggtree.engine.simd.vector_code import LANES
-
-
-class Groups(NamedTuple):
-    """Words ordered by group; each group starts a panel of its own.
-
-    panels : (P, d, LANES) float32, −2c. start : (P · LANES,) float32, ‖c‖², infinite for padding.
-    words : (P · LANES,) int64, the word in each column, ascending inside a group.
-    first_panel : (G + 1,) int64.
-    """
-
-    panels: NDArray[np.float32]
-    start: NDArray[np.float32]
-    words: NDArray[np.int64]
-    first_panel: NDArray[np.int64]
-
-
-class GroupScratch(NamedTuple):
-    """rows : (b, d) float32. scores : (b, widest group) float32. minima : (LANES,) float32.
-    best : (b,) float32. labels : (b,) int64."""
-
-    rows: NDArray[np.float32]
-    scores: NDArray[np.float32]
-    minima: NDArray[np.float32]
-    best: NDArray[np.float32]
-    labels: NDArray[np.int64]
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Kernels of the sieve: which leaves of a node cannot be near enough, found from sums of bytes.
 
-The distance of a leaf is base + Σ_j t_j(b_j) over the bytes b_j of its record: look-ups of its labels, and
-multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the integers
+The distance of a leaf is base + Σ_j t_j(b_j) over the bytes b_j of its record: table entries of its labels,
+and multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the integers
 floor((t_j - l_j) s), cut to 255, have a sum of at most (bound - base - Σ l_j) s for every leaf within a
 bound. Leaves with a larger sum are left out unscored; the others are scored as ever, so the sieve changes no
 answer. It is used where the processor has instructions for it.
@@ -70,7 +70,7 @@ def fit_sieve(
 ) -> None:
     """Make the tables of a level so that a leaf of distance base + room has a sum of about FITTED.
 
-    columns : (>= 256 suffix,) float32, look-ups; step : of a norm
+    columns : (>= 256 suffix,) float32, distance tables of the suffix; step : of a norm
     """
     values = columns[: LABELS * suffix].reshape(suffix, LABELS)
     lowest = np.float32(0)

@@ -18,7 +18,7 @@ from aggtree.engine.tree.sort_kernels import sort_numbers
 NO_BOUND = np.int32(0x7F800000)
 # Entries of one bin beyond which sorting expects many equal ranks.
 CROWDED = 64
-# Entries whose mean distance says how far the others may be.
+# Entries whose mean distance limits how far the others may be.
 NEAREST = 10
 
 

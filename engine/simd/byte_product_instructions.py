@@ -11,11 +11,7 @@ from aggtree.engine.simd.builder import Array, Code, Pointer, Value
 from aggtree.engine.simd.primitive import Float32, Int32, Int64, primitive
 from aggtree.engine.simd.vector_code import FLOATS, INT8, INT16, INT32, INTS, LANES, processor_has
 
-QUAD = 4
-"""Dimensions of one step."""
-
-ZERO = 128
-"""The byte of a difference of zero: the instruction takes one side without sign."""
+QUAD, ZERO = emulation.QUAD, emulation.ZERO
 
 VECTORS = 8
 """Most vectors of columns in one sweep over the dimensions: the sums of so many wait for each other least."""

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LANES = 16
+from aggtree.engine.simd.vector_code import LANES
+
 TILE_ROWS = 6
-LABELS = 256
+"""Rows multiplied at once."""
+QUAD = 4
+"""Dimensions whose bytes lie side by side, multiplied in one step."""
+ZERO = 128
+"""The byte of a difference of zero: the instruction takes one side without sign."""
 SIEVED = 64
+"""Leaves sieved at once."""
 
 
 def score_row(
@@ -99,8 +105,8 @@ def score_bytes(
     place: int,
 ) -> None:
     stop = column + vectors * LANES
-    differences = quads[:, column:stop].astype(np.int32) - 128
-    products = np.einsum("qkj,qj->k", differences, row.reshape(-1, 4).astype(np.int32))
+    differences = quads[:, column:stop].astype(np.int32) - ZERO
+    products = np.einsum("qkj,qj->k", differences, row.reshape(-1, QUAD).astype(np.int32))
     scores = base + step * (offsets[column:stop] + unit * products.astype(np.float32))
     ranks[place : place + stop - column] = np.maximum(scores, np.float32(0)).view(np.int32)
 

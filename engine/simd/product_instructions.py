@@ -9,7 +9,7 @@ from aggtree.engine.simd.builder import Array, Code, Value
 from aggtree.engine.simd.primitive import Int64, primitive
 from aggtree.engine.simd.vector_code import FLOATS, INT32, INTS, LANES
 
-TILE_ROWS = 6
+TILE_ROWS = emulation.TILE_ROWS
 
 
 @primitive(emulation.multiply_tile)

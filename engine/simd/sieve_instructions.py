@@ -14,8 +14,7 @@ from aggtree.engine.simd.builder import Array, Code, Pointer, Value
 from aggtree.engine.simd.primitive import JIT, Int64, UInt8, UInt64, primitive
 from aggtree.engine.simd.vector_code import BIT, INT8, INT64, processor_has
 
-SIEVED = 64
-"""Leaves sieved at once."""
+SIEVED = emulation.SIEVED
 PLANES = 8
 """Planes made at once, of 8 x 8 bytes of each 8 records."""
 NINE = PLANES + 1

@@ -2,7 +2,7 @@
 
 Self-information H(I_m) should be large and mutual information I(I_i; I_j) of all codes small (capacity).
 Among *local* codes, those of a vector's neighbours, conditional entropy L_m = H(I_m | I_1..I_{m-1}) should
-fall fast: the first labels then tell where to look (local aggregation).
+fall fast: the first labels then locate a vector (local aggregation).
 
 Estimates are plug-in: with fewer rows than label combinations entropy comes out too low and mutual
 information too high by about (cells − 1) / (2 n ln 2) bits, which `correction` subtracts (Miller-Madow).

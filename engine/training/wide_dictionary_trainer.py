@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import as_rows, check_rows
 from aggtree.engine.clustering.distances_kernels import Rows
-from aggtree.engine.clustering.kmeans_kernels import add_rows
+from aggtree.engine.clustering.kmeans import WordSums, errors_left
 from aggtree.engine.coding.wide_dictionary import PROBES, word_chooser
 from aggtree.engine.training.cooling import Map
 
@@ -82,10 +82,9 @@ class LloydPass:
     """One pass over the rows with fixed words (K, d): what the next words are made from."""
 
     def __init__(self, words: NDArray[np.float32], probes: int) -> None:
-        self._words = words
         self._chooser = word_chooser(words, probes)
-        self._sums = np.zeros(words.shape)
-        self._counts = np.zeros(len(words), np.int64)
+        self._sums = WordSums(words)
+        self._dimension = words.shape[1]
         self._far = RowSample(max(1, round(SPARE_SHARE * len(words))))
         self._error = 0.0
 
@@ -94,33 +93,27 @@ class LloydPass:
 
         def assign(start: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
             rows = as_rows(batch[start : start + BLOCK_ROWS])
-            lengths = check_rows(rows, self._words.shape[1], start)
+            lengths = check_rows(rows, self._dimension, start)
             labels, scores = self._chooser.assign(rows)
-            errors = lengths + scores
-            # Rounding leaves a trace of error where a row is a word: that is none.
-            errors[errors <= 1e-5 * lengths] = 0
-            return labels, errors
+            return labels, errors_left(lengths, scores)
 
         starts = range(0, len(batch), BLOCK_ROWS)
         for start, (labels, errors) in zip(starts, map_(assign, starts), strict=True):
             # In the order of the rows, whoever assigned them: sums of floats depend on it.
             rows = as_rows(batch[start : start + BLOCK_ROWS])
-            add_rows(rows, labels, self._sums, self._counts)
+            self._sums.add(rows, labels)
             self._far.add(rows, errors, rng)
             self._error += float(errors.sum())
 
     @property
     def error(self) -> float:
         """E of the rows of this pass."""
-        return self._error / max(1, int(self._counts.sum()))
+        return self._error / max(1, int(self._sums.counts.sum()))
 
     def moved_words(self) -> NDArray[np.float32]:
         """The mean of each word's rows; words without any move to rows with an error, or stay."""
-        words = self._words.copy()
-        used = self._counts > 0
-        # Into the words themselves: the sums are the largest array of all.
-        np.divide(self._sums, self._counts[:, None], out=words, where=used[:, None], casting="same_kind")
-        empty = np.flatnonzero(~used)[: len(self._far.rows)]
+        words = self._sums.means()
+        empty = self._sums.empty[: len(self._far.rows)]
         if len(empty):
             words[empty] = self._far.rows[: len(empty)]
         return words

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from aggtree.engine.simd import kernel_cache
+from aggtree.engine.simd.primitive import JIT
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.jobs.running.progress import Progress
 from aggtree.storage.sources.base import VectorSource
@@ -55,7 +56,7 @@ def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Pr
 
 def _compile_in_child(order: dict[str, Any], kind: dict[str, Any], progress: Progress) -> None:
     """Let a child carry out `order`, unless one of its kind was before."""
-    if CHILD in os.environ or not sys.executable:
+    if CHILD in os.environ or not sys.executable or not JIT:
         return
     mark = _mark(kind)
     if kernel_cache.is_kept(mark):

@@ -8,7 +8,8 @@ from aggtree.engine.clustering import distances_kernels
 from aggtree.engine.clustering.distances import NearestWord, panel_layout, products
 from aggtree.engine.coding import encoding_kernels
 from aggtree.engine.coding import wide_dictionary_kernels as first_dictionary_kernels
-from aggtree.engine.coding.encoding import BeamTables, Encoder, make_scratch
+from aggtree.engine.coding.encoding import BeamTables, Encoder
+from aggtree.engine.coding.records import make_scratch
 from aggtree.engine.coding.wide_dictionary import TwoStage
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.simd.product_instructions import TILE_ROWS

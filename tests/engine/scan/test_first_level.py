@@ -3,6 +3,7 @@
 import naive
 import numpy as np
 import pytest
+from helpers.sizes import sized
 from helpers.trees import DIMENSION, random_codes, random_dictionaries, random_queries, whole_ranges
 
 from aggtree.engine.params import SearchParams, TreeParams
@@ -227,7 +228,7 @@ def test_a_grouped_level_keeps_the_nodes_of_a_whole_one(kind: type[Searcher]) ->
 
 
 @pytest.mark.parametrize("kind", [Searcher, InnerProductSearcher, CosineSearcher])
-@pytest.mark.parametrize(("count", "threads"), [(63, 1), (64, 1), (201, 1), (201, 3)])
+@pytest.mark.parametrize(("count", "threads"), [(63, 1), (64, 1), (sized(201, 70), 1), (sized(201, 70), 3)])
 def test_near_queries_of_a_batch_come_together(kind: type[Searcher], count: int, threads: int) -> None:
     words = (5000, 6, 6)
     dictionaries, codes = random_dictionaries(words), random_codes(words, 6000, 5000)

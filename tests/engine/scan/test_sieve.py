@@ -7,6 +7,7 @@ import naive
 import numpy as np
 import pytest
 from helpers.random_trees import garbage, make
+from helpers.sizes import sized
 from helpers.trees import random_codes, random_queries, whole_ranges
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,7 +99,7 @@ def test_tables_are_those_of_their_twin(norm_bytes: int, suffix: int) -> None:
 
 
 @can_sieve
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sized(60, 5), deadline=None)
 @given(
     st.integers(1, 2),
     st.integers(0, 15),
@@ -157,14 +158,16 @@ def test_a_node_that_is_too_far_holds_nothing() -> None:
 @pytest.mark.parametrize("step", [1.0, 0.0, -0.5, 1e30, -1e30, np.inf, -np.inf, np.nan])
 def test_garbage_is_sieved_without_leaving_the_arrays(step: float) -> None:
     kind = {"bucket": 2000, "stray": 50}
-    _, _, dictionaries, tree, _ = make((40, 4, 3, 5), 5000, alphabet=4, **kind)
+    _, _, dictionaries, tree, _ = make((40, 4, 3, 5), sized(5000, 600), alphabet=4, **kind)
     tree = garbage(tree, 1)._replace(
         child_start=tree.child_start,
         leaf_start=tree.leaf_start,
         norm_step=np.full_like(tree.norm_step, step),
     )
     answers = [
-        Searcher(tree, dictionaries, sieve=sieve).search(random_queries(20), 10, SearchParams(limits=(4, 9)))
+        Searcher(tree, dictionaries, sieve=sieve).search(
+            random_queries(sized(20, 4)), 10, SearchParams(limits=(4, 9))
+        )
         for sieve in (True, False)
     ]
     assert np.array_equal(answers[0].ids, answers[1].ids)
@@ -176,9 +179,10 @@ LARGE = [((40, 4, 3), 1), ((300, *[5] * 8), 1), ((4,) * 16, 2), ((9,) * 20, 1), 
 
 @pytest.mark.parametrize(("words", "norm_bytes"), LARGE)
 def test_large_nodes_give_the_answers_of_the_twin(words: tuple[int, ...], norm_bytes: int) -> None:
-    kind = {"bucket": 2000, "stray": 50, "norm_bytes": norm_bytes}
-    codes, ids, dictionaries, _, params = make(words, 3000, alphabet=4, seed=1, **kind)
-    levels = naive.fill_partition(codes, ids, dictionaries.layout, 2000, 50)
+    bucket = sized(2000, 200)
+    kind = {"bucket": bucket, "stray": 50, "norm_bytes": norm_bytes}
+    codes, ids, dictionaries, _, params = make(words, sized(3000, 300), alphabet=4, seed=1, **kind)
+    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, 50)
     ranges, search = whole_ranges(len(words), norm_bytes), SearchParams(limits=(3, 20))
     tree = build_tree(codes, ids, dictionaries, params, ranges)
     queries = random_queries(4)
@@ -198,11 +202,14 @@ def test_the_sieve_changes_no_bit_of_an_answer() -> None:
     random = np.random.default_rng(5)
     words = (20, *[256] * 8)
     dictionaries = Dictionaries(random.normal(size=(sum(words), 24)).astype(np.float32), CodeLayout(words))
-    codes = random_codes(words, 20_000, 12, seed=2)
+    codes = random_codes(words, sized(20_000, 2000), 12, seed=2)
     rows = np.arange(len(codes), dtype=np.uint32)
     ranges = norm_ranges(dictionaries, codes[::7])
-    tree = build_tree(codes, rows, dictionaries, TreeParams(bucket=300, stray=40), ranges)
-    queries = dictionaries.decode(codes[::600]) + random.normal(size=(34, 24)).astype(np.float32)
+    tree = build_tree(
+        codes, rows, dictionaries, TreeParams(bucket=sized(300, 30), stray=sized(40, 10)), ranges
+    )
+    near = dictionaries.decode(codes[:: sized(600, 400)])
+    queries = near + random.normal(size=near.shape).astype(np.float32)
     for searcher in (Searcher, InnerProductSearcher, CosineSearcher):
         sieved, plain = (searcher(tree, dictionaries, sieve=sieve) for sieve in (True, False))
         for k, limits in ((1, (3, 50)), (100, (8, 200)), (100, (0,))):

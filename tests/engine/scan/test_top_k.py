@@ -3,6 +3,7 @@
 import naive
 import numpy as np
 import pytest
+from helpers.sizes import sized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def entries(best: Best, count: int) -> list[tuple[int, int]]:
 lists = st.tuples(st.integers(1, 300), st.sampled_from([1, 2, 40, 2**30]), st.integers(0, 99))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=sized(100, 20), deadline=None)
 @given(lists, st.integers(1, 300), st.sampled_from([0, 3, 50]))
 def test_a_cut_keeps_the_best(case: tuple[int, int, int], keep: int, spare: int) -> None:
     best = random_list(*case)
@@ -83,7 +84,7 @@ def test_a_bound_of_a_reach_is_beyond_what_is_kept(count: int, spread: int, reac
     assert rank_of(np.float32(low)) <= bound <= rank_of(np.float32(high))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sized(60, 20), deadline=None)
 @given(lists, st.integers(1, 300))
 def test_equal_ranks_are_cut_by_name(case: tuple[int, int, int], keep: int) -> None:
     best = random_list(*case)
@@ -95,7 +96,7 @@ def test_equal_ranks_are_cut_by_name(case: tuple[int, int, int], keep: int) -> N
     assert sorted(after) == naive.cut_best(*zip(*before, strict=True), keep)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sized(60, 20), deadline=None)
 @given(lists, st.integers(1, 40))
 def test_adding_keeps_the_best(case: tuple[int, int, int], keep: int) -> None:
     source = random_list(*case)
@@ -107,7 +108,7 @@ def test_adding_keeps_the_best(case: tuple[int, int, int], keep: int) -> None:
     assert sorted(entries(best, count)) == naive.add_best(entries(source, case[0]), keep)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sized(60, 20), deadline=None)
 @given(lists)
 def test_sorting_orders_by_rank_then_number(case: tuple[int, int, int]) -> None:
     best, spare = random_list(*case), random_list(*case)

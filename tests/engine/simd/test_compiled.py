@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.sizes import needs_jit
 
 from aggtree.engine.simd import kernel_cache
 
@@ -30,9 +31,7 @@ for kind in "fdbh" if sys.argv[2] == "0" else "hbdf":
     assert values.tolist() == [2, 4] and values.dtype.char == kind
 """
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled without the JIT"
-)
+pytestmark = needs_jit
 
 
 @pytest.fixture

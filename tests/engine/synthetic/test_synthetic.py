@@ -5,6 +5,7 @@ import zlib
 import naive
 import numpy as np
 import pytest
+from helpers.sizes import sized
 
 from aggtree.engine.synthetic.sift import SyntheticSift, check_model
 from aggtree.engine.synthetic.sift_kernels import GROUP, generate_rows, new_scratch
@@ -72,11 +73,12 @@ def test_bytes_are_the_same_on_every_machine():
 
 
 def test_spec_opens_the_same_source_again():
-    source = open_source("synthetic:sift?rows=1_000_000&seed=5&first=77")
-    assert source.spec == "synthetic:sift?rows=1000000&seed=5&first=77"
+    count = sized(1_000_000, 40)
+    source = open_source(f"synthetic:sift?rows={count:_}&seed=5&first=77")
+    assert source.spec == f"synthetic:sift?rows={count}&seed=5&first=77"
     assert open_source(source.spec).fingerprint() == source.fingerprint()
-    assert open_source("synthetic:sift?rows=1000000&seed=6&first=77").fingerprint() != source.fingerprint()
-    for rows in ([1_000_000], [-1], [0.5], [[1]]):
+    assert open_source(f"synthetic:sift?rows={count}&seed=6&first=77").fingerprint() != source.fingerprint()
+    for rows in ([count], [-1], [0.5], [[1]]):
         with pytest.raises(SourceError, match="row"):
             source.take(rows)
     assert source.take([]).shape == (0, 128)
@@ -89,8 +91,9 @@ def nearest(base, queries):
 
 
 def test_rows_look_like_the_embedded_descriptors():
-    real = open_source("demo:base").read(0, 8000)
-    made = open_source(SPEC).read(0, 8000)
+    count, queries = sized(8000, 1000), sized(500, 100)
+    real = open_source("demo:base").read(0, count)
+    made = open_source(SPEC).read(0, count)
     norms = np.linalg.norm(made.astype(np.float64), axis=1)
     assert abs(norms - 512).max() < 6
     assert len(np.unique(made, axis=0)) == len(made)
@@ -102,8 +105,8 @@ def test_rows_look_like_the_embedded_descriptors():
         shares = [spectrum[:axes].sum() / spectrum.sum() for spectrum in spectra]
         assert abs(shares[1] - shares[0]) < 0.04
     distances = [
-        np.median(nearest(real, open_source("demo:query").read(0, 500))),
-        np.median(nearest(made, open_source(f"{SPEC}&first=10000000000").read(0, 500))),
+        np.median(nearest(real, open_source("demo:query").read(0, queries))),
+        np.median(nearest(made, open_source(f"{SPEC}&first=10000000000").read(0, queries))),
     ]
     assert abs(distances[1] / distances[0] - 1) < 0.05
 

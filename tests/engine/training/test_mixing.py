@@ -4,12 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.sizes import sized
 from helpers.training import correlated_rows, held_out_error, same_state
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.training.annealing import DictionaryAnnealing
 from aggtree.engine.training.cooling import Narrow
 from aggtree.engine.training.mixing import leading_axes, mixed_rows
+
+WORDS = sized(64, 8)
 
 
 def test_mixed_rows_keep_mean_and_covariance_and_are_fresh():
@@ -58,30 +61,30 @@ def test_constant_rows_have_axes():
 
 
 def test_few_rows_serve_rows_never_seen():
-    rows, others = correlated_rows(1500), correlated_rows(4000, seed=5)
-    start = DictionaryAnnealing(4, 64, beam=6, rounds=0).fit(rows)
+    rows, others = correlated_rows(sized(1500, 190)), correlated_rows(sized(4000, 500), seed=5)
+    start = DictionaryAnnealing(4, WORDS, beam=6, rounds=0).fit(rows)
     seen = []
-    trainer = DictionaryAnnealing(4, 64, beam=6, rounds=8, tolerance=1)
+    trainer = DictionaryAnnealing(4, WORDS, beam=6, rounds=8, tolerance=1)
     trainer.fit(rows, progress=lambda number, error: seen.append(number))
     assert seen == list(range(9))
     assert held_out_error(trainer, others) < 0.97 * held_out_error(start, others)
     with ThreadPoolExecutor(3) as pool:
-        pooled = DictionaryAnnealing(4, 64, beam=6, rounds=8, tolerance=1).fit(rows, map=pool.map)
+        pooled = DictionaryAnnealing(4, WORDS, beam=6, rounds=8, tolerance=1).fit(rows, map=pool.map)
     assert same_state(trainer, pooled)
 
 
 def test_fewer_rows_leave_dictionaries_as_they_are():
-    rows = correlated_rows(700)
-    assert len(DictionaryAnnealing(4, 64, beam=4, rounds=5).fit(rows).distortions) == 1
-    good = DictionaryAnnealing(4, 64, beam=4, rounds=2).fit(correlated_rows(6000)).dictionaries
-    kept = DictionaryAnnealing(4, 64, beam=4, rounds=5).fit(correlated_rows(1500), start=good)
+    rows = correlated_rows(sized(700, 88))
+    assert len(DictionaryAnnealing(4, WORDS, beam=4, rounds=5).fit(rows).distortions) == 1
+    good = DictionaryAnnealing(4, WORDS, beam=4, rounds=2).fit(correlated_rows(sized(6000, 800))).dictionaries
+    kept = DictionaryAnnealing(4, WORDS, beam=4, rounds=5).fit(correlated_rows(sized(1500, 190)), start=good)
     np.testing.assert_array_equal(kept.dictionaries.words, good.words)
 
 
 def test_a_fit_on_few_rows_is_resumed_bit_for_bit():
-    rows = correlated_rows(1500)
+    rows = correlated_rows(sized(1500, 190))
     states = []
-    whole = DictionaryAnnealing(3, 64, beam=4, rounds=4)
+    whole = DictionaryAnnealing(3, WORDS, beam=4, rounds=4)
     whole.fit(rows, progress=lambda number, error: states.append(whole.state()))
     resumed = DictionaryAnnealing.from_state(states[2]).fit(rows, resume=True)
     assert same_state(whole, resumed)

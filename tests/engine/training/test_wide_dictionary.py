@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.sizes import sized
 from helpers.training import correlated_rows
 
 from aggtree.engine.clustering.kmeans import kmeans
@@ -26,7 +27,10 @@ def learn(batches, size, map=map, **options):
     return trainer
 
 
-def batches(count=5, rows=2000, dtype=np.uint8):
+ROWS = sized(2000, 700)
+
+
+def batches(count=5, rows=ROWS, dtype=np.uint8):
     return [correlated_rows(rows, seed=seed).astype(dtype) for seed in range(count)]
 
 
@@ -47,7 +51,7 @@ def test_passes_are_k_means_over_all_batches(size):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int16])
 def test_threads_change_nothing(dtype):
-    stream = batches(3, 20_000, dtype)
+    stream = batches(3, sized(20_000, 3000), dtype)
     alone = learn(stream, 1200, passes=2)
     with ThreadPoolExecutor(3) as pool:
         pooled = learn(stream, 1200, map=pool.map, passes=2)
@@ -145,9 +149,9 @@ def test_annealing_takes_words_learned_before():
 
 
 @pytest.mark.parametrize("cooling", ["joint", "kmeans"])
-@pytest.mark.parametrize("words", [(16, 16, 16), (300, 16, 8)])
+@pytest.mark.parametrize("words", [(sized(16, 4),) * 3, (300, sized(16, 4), sized(8, 4))])
 def test_a_fit_cut_short_goes_on(cooling, words):
-    rows = correlated_rows(4000)
+    rows = correlated_rows(sized(4000, 450))
     options = {"words": words, "beam": 4, "rounds": 5, "tolerance": 0, "cooling": cooling}
     states = []
     whole = DictionaryAnnealing(**options)
@@ -158,5 +162,5 @@ def test_a_fit_cut_short_goes_on(cooling, words):
             np.testing.assert_array_equal(resumed.state()[name], array)
     with pytest.raises(ValueError, match="nothing to resume"):
         whole.fit(rows, resume=True)
-    with pytest.raises(ValueError, match="had 4000"):
+    with pytest.raises(ValueError, match=f"had {len(rows)}"):
         DictionaryAnnealing.from_state(states[0]).fit(rows[:100], resume=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.sizes import sized
 
 import aggtree
 from aggtree.storage.verify.index import verify_index
@@ -30,7 +31,7 @@ def check_equal_among_others(path: Path, equal: int, others: int, shard_rows: in
     base = spread(equal + others)
     alike = np.random.default_rng(1).permutation(len(base))[:equal]
     base[alike] = 9
-    with built(base, path, words=(16,) * 3, train_rows=2000, shard_rows=shard_rows) as index:
+    with built(base, path, words=(16,) * 3, train_rows=min(2000, len(base)), shard_rows=shard_rows) as index:
         answer = index.search(base[alike[0]], 100, UNLIMITED)
         own = index.dictionaries.decode(index_codes(index, alike[:1]))
         assert (answer.distances == answer.distances[0, 0]).all()
@@ -49,7 +50,7 @@ def index_codes(index: aggtree.Index, rows: np.ndarray) -> np.ndarray:
 
 
 def test_equal_vectors_among_others(tmp_path: Path) -> None:
-    check_equal_among_others(tmp_path / "index", 20_000, 3000, 7000)
+    check_equal_among_others(tmp_path / "index", sized(20_000, 600), sized(3000, 300), sized(7000, 400))
 
 
 @pytest.mark.slow
@@ -62,13 +63,13 @@ def test_ten_million_equal_vectors_among_others(tmp_path: Path) -> None:
     ("rows", "words"),
     [
         (1, (256,) * 8),
-        (2000, (256,)),
-        (2000, (1000,)),
-        (1500, (16,) * 16),
-        (1500, (4,) * 16),
-        (2000, (7, 5, 3)),
-        (900, (1, 1)),
-        (700, (2, 256)),
+        (sized(2000, 300), (256,)),
+        (sized(2000, 500), (sized(1000, 400),)),
+        (sized(1500, 60), (16,) * 16),
+        (sized(1500, 60), (4,) * 16),
+        (sized(2000, 200), (7, 5, 3)),
+        (sized(900, 200), (1, 1)),
+        (sized(700, 300), (2, 256)),
     ],
     ids=["one row", "M = 1", "M = 1, wide", "M = 16", "M = 16, K = 4", "K < 256", "one word", "two words"],
 )

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.sizes import needs_jit
 from helpers.small_builds import SMALL, recipe_of
 
 from aggtree.engine.simd import kernel_cache
 from aggtree.jobs.running import warm_up
 from aggtree.jobs.running.progress import Progress
+
+pytestmark = needs_jit
 
 FINGERPRINT = {"rows": 3000, "dimension": 12, "dtype": "uint8", "crc32c": "00000000"}
 

@@ -1,0 +1,114 @@
+"""Kernels that call one primitive each: they cannot be called from Python."""
+
+from typing import Any
+
+from aggtree.engine.simd.byte_product_instructions import score_bytes
+from aggtree.engine.simd.compiled import kernel
+from aggtree.engine.simd.intrinsics import load_8_bytes
+from aggtree.engine.simd.product_instructions import multiply_tile
+from aggtree.engine.simd.sieve_instructions import sieve_64, sieve_64_of_nine
+from aggtree.engine.simd.vector_instructions import (
+    add_squares,
+    count_at_most,
+    lanes_at_most,
+    lowest_bit,
+    row_minima,
+    score_row,
+)
+
+
+@kernel
+def call_score_row(
+    table: Any,
+    offsets: Any,
+    count: Any,
+    own: Any,
+    first: Any,
+    base: Any,
+    words: Any,
+    scores: Any,
+    place: Any,
+    minima: Any,
+    lane: Any,
+) -> Any:
+    return score_row(table, offsets, count, own, first, base, words, scores, place, minima, lane)
+
+
+@kernel
+def call_row_minima(values: Any, row: Any, words: Any, minima: Any) -> Any:
+    return row_minima(values, row, words, minima)
+
+
+@kernel
+def call_count_at_most(values: Any, count: Any, limit: Any) -> Any:
+    return count_at_most(values, count, limit)
+
+
+@kernel
+def call_lanes_at_most(values: Any, place: Any, limit: Any) -> Any:
+    return lanes_at_most(values, place, limit)
+
+
+@kernel
+def call_lowest_bit(mask: Any) -> Any:
+    return lowest_bit(mask)
+
+
+@kernel
+def call_add_squares(start: Any, words: Any, rows: Any, first: Any, last: Any, sums: Any) -> Any:
+    return add_squares(start, words, rows, first, last, sums)
+
+
+@kernel
+def call_multiply_tile(rows: Any, row: Any, panel: Any, start: Any, out: Any, column: Any) -> Any:
+    return multiply_tile(rows, row, panel, start, out, column)
+
+
+@kernel
+def call_score_bytes(
+    row: Any,
+    row_sum: Any,
+    quads: Any,
+    column: Any,
+    vectors: Any,
+    offsets: Any,
+    base: Any,
+    step: Any,
+    unit: Any,
+    ranks: Any,
+    place: Any,
+) -> Any:
+    return score_bytes(row, row_sum, quads, column, vectors, offsets, base, step, unit, ranks, place)
+
+
+@kernel
+def call_sieve_64(
+    records: Any, place: Any, size: Any, index: Any, tables: Any, whole: Any, planes: Any, most: Any
+) -> Any:
+    return sieve_64(records, place, size, index, tables, whole, planes, most)
+
+
+@kernel
+def call_sieve_64_of_nine(records: Any, place: Any, tables: Any, most: Any) -> Any:
+    return sieve_64_of_nine(records, place, tables, most)
+
+
+@kernel
+def call_load_8_bytes(array: Any, offset: Any) -> Any:
+    return load_8_bytes(array, offset)
+
+
+CALLS = {
+    "score_row": call_score_row,
+    "row_minima": call_row_minima,
+    "count_at_most": call_count_at_most,
+    "lanes_at_most": call_lanes_at_most,
+    "lowest_bit": call_lowest_bit,
+    "add_squares": call_add_squares,
+    "multiply_tile": call_multiply_tile,
+    "score_bytes": call_score_bytes,
+    "sieve_64": call_sieve_64,
+    "sieve_64_of_nine": call_sieve_64_of_nine,
+    "load_8_bytes": call_load_8_bytes,
+}
+"""By the name of the primitive."""
