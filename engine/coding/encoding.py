@@ -17,6 +17,10 @@ CHUNK_ROWS = 8192
 
 LARGEST_SUM = 2**15 - 1
 SCORE_LIMIT = NO_SCORE // 4
+PADDING = 3 * SCORE_LIMIT
+"""What a word that pads a dictionary adds to a score: behind any path it stays above NO_SCORE / 2, which is
+never chosen, and within 32 bits."""
+
 SMALLEST_UNIT = 1e-30
 COARSER = 256.0
 """Tables for far outliers count in units this many times larger, or that many times again."""
@@ -74,7 +78,7 @@ class BeamTables:
         columns = np.concatenate(([0], np.cumsum(padded))).astype(np.int64)
         total = int(columns[-1])
         panels = np.zeros((total, self._words.shape[1]), np.float32)
-        start = np.full(total, NO_SCORE // 2, np.float32)
+        start = np.full(total, PADDING, np.float32)
         cross_start = np.zeros((len(sizes), len(sizes)), np.int64)
         cross: list[NDArray[np.int16]] = []
         length = 0

@@ -272,3 +272,15 @@ def test_two_stages_lose_little_and_ignore_blocks():
     np.testing.assert_array_equal(
         labels, np.concatenate([chooser.assign(x[i : i + 50])[0] for i in range(0, 501, 50)])
     )
+
+
+def test_words_that_pad_a_dictionary_are_never_part_of_a_path():
+    """A first word far from zero makes the scores behind it very low, those of padding too."""
+    row = np.full((1, 8), 200, np.uint8)
+    words = np.zeros((3, 8), np.float32)
+    words[0] = row[0]
+    tables = BeamTables(words, CodeLayout((1, 1, 1))).tables(0)
+    scratch = make_scratch(tables, 4)
+    scratch.labels[:] = 0
+    encoding_kernels.encode_rows(row, tables, scratch, np.empty((1, 3), np.uint8))
+    assert not scratch.labels.any()
