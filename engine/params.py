@@ -108,18 +108,18 @@ class SearchParams:
 
     limits : nodes kept at level 1, 2, ...; the last number holds for every deeper level.
         0 means no limit. `SearchParams()` lets the index choose from its size.
-    reach : nodes of level 1 whose squared distance is more than this times the mean of the ten nearest are
-        left out: queries whose neighbours are in few nodes look into few.
+    pruning_ratio : nodes of level 1 whose squared distance exceeds this multiple of the mean of the ten
+        nearest are pruned, so a query whose neighbours lie in few nodes visits few.
     """
 
     limits: tuple[int, ...] = ()
-    reach: float = math.inf
+    pruning_ratio: float = math.inf
 
     def __post_init__(self) -> None:
-        if not self.reach >= 1:
-            raise ValueError(f"reach {self.reach}: expected 1 or more")
-        if self.reach < math.inf and not self.limits:
-            raise ValueError(f"reach {self.reach} without limits: name both, or neither")
+        if not self.pruning_ratio >= 1:
+            raise ValueError(f"pruning_ratio {self.pruning_ratio}: expected 1 or more")
+        if self.pruning_ratio < math.inf and not self.limits:
+            raise ValueError(f"pruning_ratio {self.pruning_ratio} without limits: name both, or neither")
         for level, limit in enumerate(self.limits, start=1):
             if limit < 0:
                 raise ValueError(f"limit {limit} of level {level}: expected 1 or more, or 0 for no limit")
@@ -137,11 +137,11 @@ class SearchParams:
     def scaled(self, effort: float) -> "SearchParams":
         """Look about so many times as far at level 1, and as far as before below it.
 
-        With a reach r nodes are as many as about (r - 1)² asks for, on real and generated SIFT.
+        With pruning ratio r the number of nodes kept grows about as (r - 1)², on real and generated SIFT.
         """
         first, *below = self.limits
         limits = (max(1, round(first * effort)) if first else 0, *below)
-        return SearchParams(limits=limits, reach=1 + (self.reach - 1) * math.sqrt(effort))
+        return SearchParams(limits=limits, pruning_ratio=1 + (self.pruning_ratio - 1) * math.sqrt(effort))
 
     def per_level(self, levels: int) -> tuple[int, ...]:
         """One limit for each of `levels` levels."""

@@ -123,15 +123,20 @@ def grid(index: Index) -> list[SearchParams]:
     nodes = index.searcher.level_nodes
     default = index.params
     efforts = [default.scaled(2 ** (step / 2)) for step in STEPS]
-    # Beyond all nodes of level 1 only the reach is still different, and of no use.
+    # Beyond all nodes of level 1 only the pruning ratio still differs, to no effect.
     largest = int(nodes[1])
-    first = {min(params.limits[0], largest): params.reach for params in reversed(efforts)}
-    first = {limit: reach if limit < largest else math.inf for limit, reach in sorted(first.items())}
+    first = {min(params.limits[0], largest): params.pruning_ratio for params in reversed(efforts)}
+    first = {
+        limit: pruning_ratio if limit < largest else math.inf
+        for limit, pruning_ratio in sorted(first.items())
+    }
     deeper = [default.limits[-1]]
     if nodes[2:].max(initial=0) > 0:
         deeper = sorted({max(1, round(default.limits[-1] * factor)) for factor in BELOW})
     return [
-        SearchParams(limits=(limit, below), reach=reach) for below in deeper for limit, reach in first.items()
+        SearchParams(limits=(limit, below), pruning_ratio=pruning_ratio)
+        for below in deeper
+        for limit, pruning_ratio in first.items()
     ]
 
 
@@ -166,7 +171,7 @@ def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool
                 points.append(
                     TunedPoint(
                         limits=params.limits,
-                        reach=params.reach,
+                        pruning_ratio=params.pruning_ratio,
                         rerank=candidates,
                         recall=recall,
                         milliseconds=0.0,

@@ -78,7 +78,7 @@ def learned(options: argparse.Namespace) -> tuple[np.ndarray, Dictionaries, np.n
 
 
 def with_effort(index: aggtree.Index, first: int) -> SearchParams:
-    """What the index would choose, but for at most `first` nodes at level 1, and a reach to match."""
+    """What the index would choose, but for at most `first` nodes at level 1, and a pruning ratio to match."""
     default = index.searcher.default_params
     return default.scaled(first / default.limits[0])
 

@@ -154,7 +154,7 @@ def search_trees(
     block = np.atleast_2d(queries)
     short, largest = np.flatnonzero(ids[:, enough - 1] < 0), int(searcher.level_nodes.max())
     while len(short) and any(0 < limit < largest for limit in params.limits):
-        params = replace(widened(params, RETRY_WIDENING), reach=math.inf)
+        params = replace(widened(params, RETRY_WIDENING), pruning_ratio=math.inf)
         again, more = searcher.search_with_counts(block[short], wanted, params, threads, bits)
         ids[short], distances[short] = again
         counts.nodes[short] += more.nodes

@@ -12,7 +12,7 @@ from aggtree.engine.search.request import SearchRequest
 class TunedPoint:
     """One way to search.
 
-    limits, reach, rerank : its parameters; rerank 0 compares with reconstructions only.
+    limits, pruning_ratio, rerank : its parameters; rerank 0 compares with reconstructions only.
     recall : mean share of the true k nearest neighbours among the k answers.
     error : how far the mean over other queries of the same kind may be from it, with 95 % certainty.
     milliseconds : median of queries answered one by one on one thread.
@@ -23,12 +23,12 @@ class TunedPoint:
     recall: float
     milliseconds: float
     error: float = 0.0
-    reach: float = math.inf
+    pruning_ratio: float = math.inf
 
     @property
     def params(self) -> SearchParams:
         """What to search with."""
-        return SearchParams(limits=self.limits, reach=self.reach)
+        return SearchParams(limits=self.limits, pruning_ratio=self.pruning_ratio)
 
 
 @dataclass(frozen=True, kw_only=True)

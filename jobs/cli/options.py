@@ -57,6 +57,20 @@ run_options = _apply(
 )
 
 
+class Renamed(click.Option):
+    """An option whose former name still works, but is not listed in the help."""
+
+    def __init__(self, declarations: Sequence[str], *, former: str, **attributes: Any) -> None:
+        super().__init__(declarations, **attributes)
+        self.former = former
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        listed = self.opts
+        self.opts = [*listed, self.former]
+        super().add_to_parser(parser, ctx)
+        self.opts = listed
+
+
 def _count(name: str, metavar: str, text: str, otherwise: str = "by rows") -> Callable[[Any], Any]:
     """An option that is a number of at least 1; left out, it is chosen."""
     return click.option(name, type=click.IntRange(1), metavar=metavar, help=f"{text} [default: {otherwise}]")

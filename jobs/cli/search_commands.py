@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aggtree.engine.params import METRICS, Metric, SearchParams
-from aggtree.jobs.cli.options import id_set, json_option, progress_for
+from aggtree.jobs.cli.options import Renamed, id_set, json_option, progress_for
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Asked:
     out: Path | None
     ground_truth: str | None
     limits: tuple[int, ...]
-    reach: float
+    pruning_ratio: float
     rerank: int | None
     within: range | str | None
     radius: float | None
@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def params(self) -> SearchParams:
-        return SearchParams(limits=self.limits, reach=self.reach)
+        return SearchParams(limits=self.limits, pruning_ratio=self.pruning_ratio)
 
 
 @click.command()
@@ -59,12 +59,14 @@ class Asked:
     "--limits", callback=_limits, metavar="L1,L2,..", help="Nodes kept per level.  [default: by size]"
 )
 @click.option(
-    "--reach",
+    "--pruning-ratio",
+    cls=Renamed,
+    former="--reach",
     type=click.FloatRange(1),
     default=math.inf,
     show_default="with --limits none, else by size",
     metavar="R",
-    help="Leave out nodes of level 1 beyond R times the mean squared distance of the ten nearest.",
+    help="Prune nodes of level 1 beyond R times the mean squared distance of the ten nearest.",
 )
 @click.option(
     "--rerank",

@@ -23,11 +23,11 @@ VERSION = 1
 
 def point_to_json(point: TunedPoint) -> dict[str, Json]:
     """A point as it is written, and as `tune` prints it for programs."""
-    # JSON has no infinity.
-    reach: dict[str, Json] = {"reach": point.reach} if point.reach < math.inf else {}
+    # JSON has no infinity. On disk the pruning ratio keeps its first name.
+    pruned: dict[str, Json] = {"reach": point.pruning_ratio} if point.pruning_ratio < math.inf else {}
     return {
         "limits": list(point.limits),
-        **reach,
+        **pruned,
         "rerank": point.rerank,
         "recall": point.recall,
         "error": point.error,
@@ -43,7 +43,7 @@ def point_from_json(record: Mapping[str, Any]) -> TunedPoint:
         recall=float(record["recall"]),
         milliseconds=float(record["milliseconds"]),
         error=float(record.get("error", 0.0)),
-        reach=float(record.get("reach", math.inf)),
+        pruning_ratio=float(record.get("reach", math.inf)),
     )
     _ = made.params  # its own checks
     return made

@@ -120,8 +120,8 @@ def test_the_best_points_are_those_no_other_beats(pairs: list[tuple[int, int]]) 
 
 def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
     point = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, error=0.01)
-    near = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, reach=1.3)
-    assert point_from_json(point_to_json(near)) == near and near.params.reach == 1.3
+    near = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, pruning_ratio=1.3)
+    assert point_from_json(point_to_json(near)) == near and near.params.pruning_ratio == 1.3
     tuning = Tuning(build="0" * 12).with_points(1, [point])
     assert read_tuning(tmp_path, tuning.build) is None
     write_tuning(tmp_path, tuning)
