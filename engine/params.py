@@ -84,20 +84,21 @@ class TreeParams:
     """How codes are arranged into an A-Tree.
 
     bucket : a node of at most this many vectors is not split, its vectors are its leaves (T).
-    stray : inside a split node, a group of at most this many vectors becomes no node of its own
-        but leaves of the split node. `bucket=1, stray=1` is the paper's tree.
+    direct_leaves : inside a split node, a group of at most this many vectors gets no node of its own: its
+        vectors are direct leaves, which hang directly from the split node. `bucket=1, direct_leaves=1` is
+        the paper's tree.
     norm_bytes : bytes of a leaf's squared norm: 1 or 2, quantized over the level's range, or 4, exact.
     """
 
     bucket: int = 64
-    stray: int = 1
+    direct_leaves: int = 1
     norm_bytes: Literal[1, 2, 4] = 1
 
     def __post_init__(self) -> None:
         if self.bucket < 1:
             raise ValueError(f"bucket {self.bucket}: expected 1 or more")
-        if not 1 <= self.stray <= self.bucket:
-            raise ValueError(f"stray {self.stray}: expected 1 to bucket ({self.bucket})")
+        if not 1 <= self.direct_leaves <= self.bucket:
+            raise ValueError(f"direct_leaves {self.direct_leaves}: expected 1 to bucket ({self.bucket})")
         if self.norm_bytes not in (1, 2, 4):
             raise ValueError(f"norm_bytes {self.norm_bytes}: expected 1, 2 or 4")
 

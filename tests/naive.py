@@ -84,7 +84,7 @@ def common_labels(codes, layout):
     ]
 
 
-def hang_levels(codes, layout, bucket, stray):
+def hang_levels(codes, layout, bucket, direct_leaves):
     """Level of the node each code is a leaf of, by counting every prefix."""
     rows = [labels_of(code, layout) for code in codes]
     counts = Counter(row[:level] for row in rows for level in range(layout.levels + 1))
@@ -92,14 +92,14 @@ def hang_levels(codes, layout, bucket, stray):
     def is_node(row, level):
         if level <= 1:
             return True
-        return all(counts[row[:m]] > bucket for m in range(1, level)) and counts[row[:level]] > stray
+        return all(counts[row[:m]] > bucket for m in range(1, level)) and counts[row[:level]] > direct_leaves
 
     return [max(level for level in range(layout.levels + 1) if is_node(row, level)) for row in rows]
 
 
-def level_counts(codes, layout, bucket, stray):
+def level_counts(codes, layout, bucket, direct_leaves):
     """Nodes and leaves of each level of the whole tree."""
-    hang = hang_levels(codes, layout, bucket, stray)
+    hang = hang_levels(codes, layout, bucket, direct_leaves)
     rows = [labels_of(code, layout) for code in codes]
     nodes = {row[:m] for row, level in zip(rows, hang, strict=True) for m in range(level + 1)}
     every = range(layout.levels + 1)
@@ -113,10 +113,10 @@ class Node:
         self.prefix, self.children, self.leaves = prefix, {}, []
 
 
-def fill_partition(codes, ids, layout, bucket, stray):
+def fill_partition(codes, ids, layout, bucket, direct_leaves):
     """The whole tree, as nodes: levels[m] lists those of level m in code order."""
     order = sorted(range(len(codes)), key=lambda i: (bytes(codes[i]), int(ids[i])))
-    hang = hang_levels(codes, layout, bucket, stray)
+    hang = hang_levels(codes, layout, bucket, direct_leaves)
     root = Node(())
     for i in order:
         node, row = root, labels_of(codes[i], layout)

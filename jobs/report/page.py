@@ -15,6 +15,7 @@ from aggtree.storage.index.format import CODES
 from aggtree.storage.index.opened.vectors import Vectors
 from aggtree.storage.index.reader import Index, open_index
 from aggtree.storage.version import __version__
+from aggtree.storage.work.job_record import python_names
 
 
 def write_page(path: Path, out: Path, vectors: Vectors | None = None) -> None:
@@ -70,7 +71,7 @@ def parameter_section(index: Index) -> Section:
     first = index.manifest.first_segment
     rows = [
         (name, format_words(value) if name == "words" else str(value))
-        for name, value in sorted(first.parameters.items())
+        for name, value in sorted(python_names(first.parameters).items())
     ]
     source = [(name, str(value)) for name, value in sorted(first.source.items())]
     source.append(("vectors", first.vectors or "an array; not remembered"))

@@ -34,13 +34,13 @@ def test_search_equals_its_twin(
     case: tuple, tree_kind: tuple[int, int, int], limits: list[int], k: int, pruning_ratio: float
 ) -> None:
     words, rows, alphabet, seed = case
-    bucket, stray, size = tree_kind
+    bucket, direct_leaves, size = tree_kind
     codes, ids, dictionaries, _, params = make(
-        words, rows, alphabet, seed, bucket=bucket, stray=stray, norm_bytes=size
+        words, rows, alphabet, seed, bucket=bucket, direct_leaves=direct_leaves, norm_bytes=size
     )
     ranges = whole_ranges(len(words), size)
     tree = build_tree(codes, ids, dictionaries, params, ranges)
-    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, stray)
+    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, direct_leaves)
     search = SearchParams(limits=tuple(limits), pruning_ratio=pruning_ratio)
     queries = random_queries(3, seed)
     answer, counts = Searcher(tree, dictionaries).search_with_counts(queries, k, search)
