@@ -100,13 +100,13 @@ class Recipe:
         return {_KEYS.get(name, name): value for name, value in values.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The record by which a build is remembered, and from which its id is computed."""
+        """The record kept with a build, from which its id is computed."""
         later = _LATER.items()
         return {name: value for name, value in self.flat().items() if (name, value) not in later}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Recipe":
-        """The recipe a job or a manifest remembers; IndexFormatError when it is none of ours."""
+        """The recipe in a job record or a manifest; IndexFormatError when it is invalid."""
         try:
             known = _LATER | dict(record)
             known |= {name: known[key] for name, key in _KEYS.items()}

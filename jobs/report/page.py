@@ -74,7 +74,7 @@ def parameter_section(index: Index) -> Section:
         for name, value in sorted(python_names(first.parameters).items())
     ]
     source = [(name, str(value)) for name, value in sorted(first.source.items())]
-    source.append(("vectors", first.vectors or "an array; not remembered"))
+    source.append(("vectors", first.vectors or "an array; location unknown"))
     if first.codes:
         source.append(("codes", first.codes.location))
     note = "What decides the bytes of this index: the same values on the same vectors give the same files."
