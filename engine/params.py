@@ -1,4 +1,4 @@
-"""Every parameter of the engine, in frozen records that say what is allowed.
+"""Every parameter of the engine, in frozen records that state what is allowed.
 
 A record is checked when it is made, so nothing behind it has to check again.
 """
@@ -47,8 +47,8 @@ def dictionary_sizes(dictionaries: int | None, words: int | Sequence[int]) -> tu
 class AnnealingParams:
     """How dictionaries are learned.
 
-    words : words of each dictionary, at most 256 each; the first may have up to 65,536 and is
-        then a *wide first dictionary*: learned first, its word is the nearest one, locked.
+    words : number of words (codewords, centroids) of each dictionary, at most 256 each; the first may have
+        up to 65,536 and is then a *wide first dictionary*: learned first, its word is the nearest one, locked.
     beam : paths kept by multi-path encoding.
     rounds : at most this many cooling rounds of the offline `fit`.
     tolerance : `fit` stops when a round lowers the distortion by less than this fraction.

@@ -188,7 +188,7 @@ def continue_build(
     started = unfinished_jobs(index)
     built = None
     if started and started[0].task != "build":
-        remedy = f"repeat the `aggtree {started[0].task}` that began it"
+        remedy = f"repeat the {started[0].task} that began it"
         raise BuildMismatchError(f"{index}: no build was started here, but {started[0].task}; {remedy}")
     if started:
         parameters, fingerprint = started[0].parameters, started[0].source
@@ -196,7 +196,7 @@ def continue_build(
         built = read_manifest(index).first_segment
         parameters, fingerprint = built.parameters, built.source
     else:
-        remedy = f"run `aggtree train SOURCE {index}` first"
+        remedy = f"call aggtree.build, or run `aggtree train SOURCE {index}`, first"
         raise BuildMismatchError(f"{index}: no build was started here; {remedy}")
     recipe = Recipe.from_json(parameters)
     source = None if source is None else metric_source(source, recipe.metric)

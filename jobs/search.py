@@ -142,7 +142,7 @@ def run_queries(
 def recall_at(
     found: NDArray[np.int64], truth: NDArray[np.int64], ranks: tuple[int, ...] = RECALL_RANKS
 ) -> dict[int, float]:
-    """R@r for the ranks within what was asked for."""
+    """R@r for the ranks up to the number of answers."""
     return {
         rank: float((found[:, :rank] == truth[:, :1]).any(axis=1).mean())
         for rank in ranks

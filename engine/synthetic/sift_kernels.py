@@ -59,7 +59,7 @@ class SiftModel(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for a group of rows on their way."""
+    """Scratch for a group of rows being computed."""
 
     words: NDArray[np.uint64]  # (16,)
     offset: NDArray[np.float32]  # (128,)

@@ -232,7 +232,7 @@ def _mutual_figure(codes: CodeFigures) -> Figure:
     matrix = codes.mutual.tolist()
     return Figure(
         title="Mutual information",
-        note="Bits that two dictionaries both tell: few mean capacity. What any sample shows is taken off.",
+        note="Mutual information in bits: less leaves more capacity. The bias of the sample is subtracted.",
         svg=heat_map("Mutual information of the dictionaries", matrix, names, "bits"),
         table=Table(
             columns=("", *names),

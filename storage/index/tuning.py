@@ -1,4 +1,4 @@
-"""What a search costs and finds on this machine, measured by `aggtree tune`, kept beside the manifest.
+"""Recall and time of searches on this machine, measured by `aggtree.tune`, kept beside the manifest.
 
     sift.index/tuning.json   sealed record: the build it was measured on, and for each k the points that
                              find more than every faster one
@@ -64,7 +64,7 @@ def read_tuning(index: Path, build: str) -> Tuning | None:
 
     IndexFormatError when they are damaged.
     """
-    path, remedy = index / TUNING, "run `aggtree tune` again"
+    path, remedy = index / TUNING, "call aggtree.tune or run `aggtree tune` again"
     record = read_beside(path, (FORMAT, VERSION), build, remedy)
     if record is None:
         return None

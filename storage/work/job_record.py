@@ -136,7 +136,7 @@ def start_job(
     """
     parameters, source = _as_json(parameters), _as_json(source)
     job = JobRecord(index, build_id(parameters, source), parameters, source, codes, task)
-    with suppress(IndexFormatError):  # a damaged record is written again: the id stands for what it said
+    with suppress(IndexFormatError):  # a damaged record is written again: the id stands for its content
         job = _read_job(job.work_directory) or job
     for work in sorted(index.glob(f"{WORK_PREFIX}*")):
         if work != job.work_directory:

@@ -54,7 +54,7 @@ def truth(queries: np.ndarray, k: int) -> np.ndarray:
 def test_a_search_finds_what_was_promised(place: Path) -> None:
     queries = vectors(40, seed=1)
     with aggtree.open(place / "index") as index, make_progress(False) as progress:
-        with pytest.raises(ValueError, match="was not tuned; run `aggtree tune"):
+        with pytest.raises(ValueError, match=r"was not tuned; call aggtree\.tune or run `aggtree tune"):
             index.search(queries, K, recall=0.5)
         query_set = exact_queries(index, queries, K, resources=Resources(progress=progress, **BUDGET))
         np.testing.assert_array_equal(query_set.truth, make_ids()[truth(queries, K)])
@@ -138,7 +138,7 @@ def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
         read_tuning(tmp_path, tuning.build)
     for change in ({"points": {"1": []}}, {"points": 3}, {"format": "x"}, {"version": 2}):
         write_sealed(path, record | change)
-        with pytest.raises(IndexFormatError, match="run `aggtree tune` again"):
+        with pytest.raises(IndexFormatError, match=r"call aggtree\.tune or run `aggtree tune` again"):
             read_tuning(tmp_path, tuning.build)
 
 
