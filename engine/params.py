@@ -48,7 +48,7 @@ class AnnealingParams:
     """How dictionaries are learned.
 
     words : number of words (codewords, centroids) of each dictionary, at most 256 each; the first may have
-        up to 65,536 and is then a *wide first dictionary*: learned first, its word is the nearest one, locked.
+        up to 65,536 and is then a *wide first dictionary*: learned first, its nearest word is locked.
     beam : paths kept by multi-path encoding.
     rounds : at most this many cooling rounds of the offline `fit`.
     tolerance : `fit` stops when a round lowers the distortion by less than this fraction.

@@ -234,9 +234,7 @@ class Index:
         """The tree's arrays, read-only; ValueError for an index of several."""
         trees = self.searcher.trees
         if len(trees) > 1:
-            raise ValueError(
-                f"{self.path}: has {len(trees)} trees; call aggtree.compact or run `aggtree compact` to merge them"
-            )
+            raise ValueError(f"{self.path}: has {len(trees)} trees; call aggtree.compact to merge them")
         return trees[0]
 
     @property
