@@ -1,7 +1,9 @@
 """aggtree: out-of-core, billion-scale nearest-neighbour indexing.
 
-The names a user needs, re-exported; the work is in `aggtree.engine` (algorithms on arrays),
-`aggtree.storage` (what is on disk) and `aggtree.jobs` (memory, order, resume, command line).
+A vector is approximated by a sum of words (codewords, centroids), one of each trained dictionary
+(codebook); the codes are kept in a tree that is searched on disk. This package re-exports the public API,
+which is implemented in `aggtree.engine` (algorithms on arrays), `aggtree.storage` (files) and `aggtree.jobs`
+(memory, scheduling, resuming, command line).
 """
 
 import os

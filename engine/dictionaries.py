@@ -1,8 +1,9 @@
 """Learned dictionaries, and the bytes of a code.
 
-A vector x is approximated by x̂ = Σ_m c_m(i_m), one word of each of M dictionaries. Its code is
-the labels i_1..i_M, a byte each; the label of a *wide* first dictionary (more than 256 words)
-takes two bytes, high byte first, so that sorting codes as bytes sorts them as labels:
+A vector x is approximated by x̂ = Σ_m c_m(i_m), one word (codeword, centroid) of each of M
+dictionaries (codebooks). Its code is the labels i_1..i_M, a byte each; the label of a *wide* first
+dictionary (more than 256 words) takes two bytes, high byte first, so that sorting codes as bytes sorts
+them as labels:
 
     narrow   | i_1 | i_2 | ... | i_M |          width M
     wide     | i_1 hi | i_1 lo | i_2 | ... |    width M + 1

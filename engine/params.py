@@ -1,4 +1,4 @@
-"""Every parameter of the engine, in frozen records that say what is allowed.
+"""Every parameter of the engine, in frozen records that state what is allowed.
 
 A record is checked when it is made, so nothing behind it has to check again.
 """
@@ -47,8 +47,8 @@ def dictionary_sizes(dictionaries: int | None, words: int | Sequence[int]) -> tu
 class AnnealingParams:
     """How dictionaries are learned.
 
-    words : words of each dictionary, at most 256 each; the first may have up to 65,536 and is
-        then a *wide first dictionary*: learned first, its word is the nearest one, locked.
+    words : number of words (codewords, centroids) of each dictionary, at most 256 each; the first may have
+        up to 65,536 and is then a *wide first dictionary*: learned first, its nearest word is locked.
     beam : paths kept by multi-path encoding.
     rounds : at most this many cooling rounds of the offline `fit`.
     tolerance : `fit` stops when a round lowers the distortion by less than this fraction.
@@ -84,20 +84,21 @@ class TreeParams:
     """How codes are arranged into an A-Tree.
 
     bucket : a node of at most this many vectors is not split, its vectors are its leaves (T).
-    stray : inside a split node, a group of at most this many vectors becomes no node of its own
-        but leaves of the split node. `bucket=1, stray=1` is the paper's tree.
+    direct_leaves : inside a split node, a group of at most this many vectors gets no node of its own: its
+        vectors are direct leaves, which hang directly from the split node. `bucket=1, direct_leaves=1` is
+        the paper's tree.
     norm_bytes : bytes of a leaf's squared norm: 1 or 2, quantized over the level's range, or 4, exact.
     """
 
     bucket: int = 64
-    stray: int = 1
+    direct_leaves: int = 1
     norm_bytes: Literal[1, 2, 4] = 1
 
     def __post_init__(self) -> None:
         if self.bucket < 1:
             raise ValueError(f"bucket {self.bucket}: expected 1 or more")
-        if not 1 <= self.stray <= self.bucket:
-            raise ValueError(f"stray {self.stray}: expected 1 to bucket ({self.bucket})")
+        if not 1 <= self.direct_leaves <= self.bucket:
+            raise ValueError(f"direct_leaves {self.direct_leaves}: expected 1 to bucket ({self.bucket})")
         if self.norm_bytes not in (1, 2, 4):
             raise ValueError(f"norm_bytes {self.norm_bytes}: expected 1, 2 or 4")
 
@@ -108,18 +109,18 @@ class SearchParams:
 
     limits : nodes kept at level 1, 2, ...; the last number holds for every deeper level.
         0 means no limit. `SearchParams()` lets the index choose from its size.
-    reach : nodes of level 1 whose squared distance is more than this times the mean of the ten nearest are
-        left out: queries whose neighbours are in few nodes look into few.
+    pruning_ratio : nodes of level 1 whose squared distance exceeds this multiple of the mean of the ten
+        nearest are pruned, so a query whose neighbours lie in few nodes visits few.
     """
 
     limits: tuple[int, ...] = ()
-    reach: float = math.inf
+    pruning_ratio: float = math.inf
 
     def __post_init__(self) -> None:
-        if not self.reach >= 1:
-            raise ValueError(f"reach {self.reach}: expected 1 or more")
-        if self.reach < math.inf and not self.limits:
-            raise ValueError(f"reach {self.reach} without limits: name both, or neither")
+        if not self.pruning_ratio >= 1:
+            raise ValueError(f"pruning_ratio {self.pruning_ratio}: expected 1 or more")
+        if self.pruning_ratio < math.inf and not self.limits:
+            raise ValueError(f"pruning_ratio {self.pruning_ratio} without limits: name both, or neither")
         for level, limit in enumerate(self.limits, start=1):
             if limit < 0:
                 raise ValueError(f"limit {limit} of level {level}: expected 1 or more, or 0 for no limit")
@@ -137,11 +138,11 @@ class SearchParams:
     def scaled(self, effort: float) -> "SearchParams":
         """Look about so many times as far at level 1, and as far as before below it.
 
-        With a reach r nodes are as many as about (r - 1)² asks for, on real and generated SIFT.
+        With pruning ratio r the number of nodes kept grows about as (r - 1)², on real and generated SIFT.
         """
         first, *below = self.limits
         limits = (max(1, round(first * effort)) if first else 0, *below)
-        return SearchParams(limits=limits, reach=1 + (self.reach - 1) * math.sqrt(effort))
+        return SearchParams(limits=limits, pruning_ratio=1 + (self.pruning_ratio - 1) * math.sqrt(effort))
 
     def per_level(self, levels: int) -> tuple[int, ...]:
         """One limit for each of `levels` levels."""

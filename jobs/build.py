@@ -41,7 +41,7 @@ def build(
     batch_rows: int | None = None,
     shard_rows: int | None = None,
     bucket: int | None = None,
-    stray: int | None = None,
+    direct_leaves: int | None = None,
     norm_bytes: Literal[1, 2, 4] = TreeParams.norm_bytes,
     skip_invalid: bool = False,
     replace: bool = False,
@@ -68,8 +68,8 @@ def build(
     dictionaries : how many, or the index whose trained dictionaries are reused.
     train_rows, batch_rows : rows to train on in all passes, and rows of one training batch.
     shard_rows : rows of one shard of codes.
-    bucket, stray : a node of at most `bucket` vectors is not split; of a node that is, a group of at most
-        `stray` vectors becomes no node.
+    bucket, direct_leaves : a node of at most `bucket` vectors is not split; inside a split node, a group of
+        at most `direct_leaves` vectors gets no node, its vectors hang directly from the split node.
 
     What has a default:
 
@@ -102,7 +102,7 @@ def build(
         batch_rows=batch_rows,
         shard_rows=shard_rows,
         bucket=bucket,
-        stray=stray,
+        direct_leaves=direct_leaves,
         norm_bytes=norm_bytes,
         skip_invalid=skip_invalid,
         metric=metric,
@@ -188,7 +188,7 @@ def continue_build(
     started = unfinished_jobs(index)
     built = None
     if started and started[0].task != "build":
-        remedy = f"repeat the `aggtree {started[0].task}` that began it"
+        remedy = f"repeat the {started[0].task} that began it"
         raise BuildMismatchError(f"{index}: no build was started here, but {started[0].task}; {remedy}")
     if started:
         parameters, fingerprint = started[0].parameters, started[0].source
@@ -196,7 +196,7 @@ def continue_build(
         built = read_manifest(index).first_segment
         parameters, fingerprint = built.parameters, built.source
     else:
-        remedy = f"run `aggtree train SOURCE {index}` first"
+        remedy = f"call aggtree.build, or run `aggtree train SOURCE {index}`, first"
         raise BuildMismatchError(f"{index}: no build was started here; {remedy}")
     recipe = Recipe.from_json(parameters)
     source = None if source is None else metric_source(source, recipe.metric)

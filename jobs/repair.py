@@ -48,7 +48,7 @@ def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[Segmen
         if own:
             return segment, own
     if damages:
-        remedy = "repeat the `aggtree append` that made it, with `repair`"
+        remedy = "repeat the append that made it, with `repair`"
         if damages[0].file.startswith(LIVE_PREFIX):
             remedy = "which rows were deleted is lost; copy the file again"
         raise IndexFormatError(f"{index}: damaged elsewhere: {damages[0]}; {remedy}")
@@ -77,7 +77,7 @@ def reopen(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> 
 
 
 def _refuse_compacted(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> None:
-    """IndexFormatError for what only the segments could tell that a compacted index was made from.
+    """IndexFormatError for what only the segments that a compacted index was made from could provide.
 
     Its codes were copied from them, and which rows it left out is in no source.
     """

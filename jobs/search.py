@@ -43,6 +43,7 @@ class SearchReport:
     p50, p99 : of queries sent one by one, on one thread.
     batch : per query, all queries in one call on `threads` threads.
     nodes, leaves : visited per query, on average.
+    pruning_ratio : None without pruning.
     rerank : candidates compared with the vectors themselves, 0 for none.
     allowed : rows that answers may come from, None for all.
     """
@@ -50,7 +51,7 @@ class SearchReport:
     queries: int
     k: int
     limits: tuple[int, ...]
-    reach: float | None
+    pruning_ratio: float | None
     threads: int
     recall: dict[int, float]
     p50: float
@@ -124,7 +125,7 @@ def run_queries(
         queries=len(queries),
         k=k,
         limits=chosen.limits,
-        reach=chosen.reach if chosen.reach < math.inf else None,
+        pruning_ratio=chosen.pruning_ratio if chosen.pruning_ratio < math.inf else None,
         threads=threads,
         recall={} if truth is None else recall_at(answer.ids, truth),
         p50=float(p50),
@@ -141,7 +142,7 @@ def run_queries(
 def recall_at(
     found: NDArray[np.int64], truth: NDArray[np.int64], ranks: tuple[int, ...] = RECALL_RANKS
 ) -> dict[int, float]:
-    """R@r for the ranks within what was asked for."""
+    """R@r for the ranks up to the number of answers."""
     return {
         rank: float((found[:, :rank] == truth[:, :1]).any(axis=1).mean())
         for rank in ranks

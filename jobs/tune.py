@@ -1,8 +1,8 @@
-"""Measure what searches find and take on this machine, over limits and candidates, and keep the best.
+"""Measure recall and time of searches on this machine over limits and candidates; keep the Pareto front.
 
-What a search with `rerank` candidates finds follows from the candidates alone: those of the true k nearest
-that are among them come out first. So each limits are searched once, for the most candidates; only times
-are measured for each point, in turns, so that noise hits all alike.
+The recall of a search that re-ranks follows from its candidates alone: the true neighbours among them come
+first. So the recall of all candidate counts is measured by one search per setting of the limits. Only times
+are measured for each point, in turns, so that noise affects all alike.
 """
 
 import math
@@ -29,7 +29,7 @@ from aggtree.storage.index.reader import Index, open_index
 from aggtree.storage.keywords import explain_keywords
 
 STEPS = range(-6, 9)
-"""First limits are the default times these powers of √2; how far nodes may be follows."""
+"""Limits of level 1 are the default times these powers of √2; the pruning ratio follows."""
 BELOW = (0.25, 1.0, 4.0)
 """Limits of the deeper levels are the default times these."""
 CANDIDATES = (1, 2, 5, 10, 20, 50, 100)
@@ -38,18 +38,18 @@ MOST_CANDIDATES = 2000
 TIMED_QUERIES = 100
 TURNS = 4
 CLOSE = 1.3
-"""Points this many times slower than a better one are timed no further."""
+"""Points this many times slower than a better one are not timed again."""
 CERTAIN = 1.96
-"""Standard deviations of a mean that leave 5 % outside."""
+"""Half-width of a 95 % confidence interval, in standard errors."""
 GAIN = 0.001
-"""More candidates or nodes that find no more than this are not measured."""
+"""Candidates or nodes that raise the recall by less than this are not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions:
-    """Queries (q, d) whose true nearest neighbours (q, k) are known; `own` is the id of each one's own row.
+class QuerySet:
+    """Queries (q, d) and their true nearest neighbours (q, k), the ground truth.
 
-    own : (q,) int64, when the queries are rows of the index, whose own row is no answer; otherwise None
+    own : (q,) int64, ids of the queries if they are rows of the index, which are then no answers; else None
     """
 
     queries: NDArray[Any]
@@ -58,16 +58,16 @@ class Questions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
-    """What true neighbours are found with: threads, bytes of memory, and who is told."""
+class Resources:
+    """What computing the true neighbours may use: threads, bytes of memory, and where it reports progress."""
 
     threads: int
     allowed: int
     progress: Progress
 
 
-def sampled_questions(index: Index, count: int, k: int, *, seed: int, means: Means) -> Questions:
-    """Random rows of the index as queries, and their true neighbours but themselves."""
+def sampled_queries(index: Index, count: int, k: int, *, seed: int, resources: Resources) -> QuerySet:
+    """Random rows of the index as queries, and their true neighbours other than themselves."""
     source, kept = index.raw_vectors.source, _kept(index)
     random = np.random.default_rng(seed)
     if kept is None:
@@ -76,26 +76,26 @@ def sampled_questions(index: Index, count: int, k: int, *, seed: int, means: Mea
         there = Filter(kept, source.rows, index.rows).allowed
         rows = np.sort(random.choice(there, min(count, len(there)), replace=False))
     queries = source.take(rows)
-    found = _exact(index, queries, k + 1, kept, means)
-    return Questions(queries=queries, truth=_own(index, without(found, rows, k)), own=_own(index, rows))
+    found = _exact(index, queries, k + 1, kept, resources)
+    return QuerySet(queries=queries, truth=_own(index, without(found, rows, k)), own=_own(index, rows))
 
 
-def exact_questions(index: Index, queries: NDArray[Any], k: int, *, means: Means) -> Questions:
+def exact_queries(index: Index, queries: NDArray[Any], k: int, *, resources: Resources) -> QuerySet:
     """The user's queries, and their true neighbours among the vectors of the index."""
-    found = _exact(index, queries, k, _kept(index), means)
-    return Questions(queries=queries, truth=_own(index, found))
+    found = _exact(index, queries, k, _kept(index), resources)
+    return QuerySet(queries=queries, truth=_own(index, found))
 
 
 def _exact(
-    index: Index, queries: NDArray[Any], k: int, kept: NDArray[np.uint8] | None, means: Means
+    index: Index, queries: NDArray[Any], k: int, kept: NDArray[np.uint8] | None, resources: Resources
 ) -> NDArray[np.int64]:
     found, _ = exact_neighbours(
         index.raw_vectors.source,
         queries,
         k=k,
-        threads=means.threads,
-        allowed=means.allowed,
-        progress=means.progress,
+        threads=resources.threads,
+        allowed=resources.allowed,
+        progress=resources.progress,
         metric=index.metric,
         kept=kept,
     )
@@ -123,34 +123,39 @@ def grid(index: Index) -> list[SearchParams]:
     nodes = index.searcher.level_nodes
     default = index.params
     efforts = [default.scaled(2 ** (step / 2)) for step in STEPS]
-    # Beyond all nodes of level 1 only the reach is still different, and of no use.
+    # Beyond all nodes of level 1 only the pruning ratio still differs, to no effect.
     largest = int(nodes[1])
-    first = {min(params.limits[0], largest): params.reach for params in reversed(efforts)}
-    first = {limit: reach if limit < largest else math.inf for limit, reach in sorted(first.items())}
+    first = {min(params.limits[0], largest): params.pruning_ratio for params in reversed(efforts)}
+    first = {
+        limit: pruning_ratio if limit < largest else math.inf
+        for limit, pruning_ratio in sorted(first.items())
+    }
     deeper = [default.limits[-1]]
     if nodes[2:].max(initial=0) > 0:
         deeper = sorted({max(1, round(default.limits[-1] * factor)) for factor in BELOW})
     return [
-        SearchParams(limits=(limit, below), reach=reach) for below in deeper for limit, reach in first.items()
+        SearchParams(limits=(limit, below), pruning_ratio=pruning_ratio)
+        for below in deeper
+        for limit, pruning_ratio in first.items()
     ]
 
 
-def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool) -> list[TunedPoint]:
-    """What each point finds, its time still unknown; points that add nothing are left out."""
-    if questions.truth.shape[1] < k:
+def measured_recalls(index: Index, query_set: QuerySet, k: int, *, rerank: bool) -> list[TunedPoint]:
+    """The recall of each point, its time still unknown; points that gain nothing are left out."""
+    if query_set.truth.shape[1] < k:
         raise SourceError(
-            f"ground truth of {questions.truth.shape[1]} neighbours: {k} are needed, or a lower k"
+            f"ground truth of {query_set.truth.shape[1]} neighbours: {k} are needed, or a lower k"
         )
-    truth = questions.truth[:, :k]
+    truth = query_set.truth[:, :k]
     counts = [k * times for times in CANDIDATES if k * times <= min(MOST_CANDIDATES, index.rows)]
     counts = (counts or [k]) if rerank else []
     points: list[TunedPoint] = []
     best: dict[tuple[int, int], float] = {}
     for params in grid(index):
-        most = max([k, *counts]) + (questions.own is not None)
-        found = index.search(questions.queries, most, params).ids
-        if questions.own is not None:
-            found = without(found, questions.own, most - 1)
+        most = max([k, *counts]) + (query_set.own is not None)
+        found = index.search(query_set.queries, most, params).ids
+        if query_set.own is not None:
+            found = without(found, query_set.own, most - 1)
         # Whether each candidate is one of the true neighbours.
         hits = (found[:, :, None] == truth[:, None, :]).any(axis=2) if k <= 16 else _hits(found, truth)
         reached = -1.0
@@ -166,7 +171,7 @@ def measured_recalls(index: Index, questions: Questions, k: int, *, rerank: bool
                 points.append(
                     TunedPoint(
                         limits=params.limits,
-                        reach=params.reach,
+                        pruning_ratio=params.pruning_ratio,
                         rerank=candidates,
                         recall=recall,
                         milliseconds=0.0,
@@ -214,12 +219,12 @@ def _median_time(index: Index, queries: NDArray[Any], k: int, point: TunedPoint)
 
 
 def tune_opened(
-    index: Index, questions: Questions, k: int, *, rerank: bool, progress: Progress
+    index: Index, query_set: QuerySet, k: int, *, rerank: bool, progress: Progress
 ) -> tuple[TunedPoint, ...]:
-    """Measure, and keep the best points of this k beside the manifest; returns them, faster ones first."""
+    """Measure, store the Pareto front for this k beside the manifest, and return it, fastest first."""
     index.warm()
     points = timed(
-        index, questions.queries, k, measured_recalls(index, questions, k, rerank=rerank), progress
+        index, query_set.queries, k, measured_recalls(index, query_set, k, rerank=rerank), progress
     )
     return index.keep_tuning(k, points)
 
@@ -238,15 +243,15 @@ def tune(
     memory: str | int = DEFAULT_MEMORY,
     progress: ProgressChoice = None,
 ) -> tuple[TunedPoint, ...]:
-    """Measure on this machine what searches find and take; the points that find more than every faster one.
+    """Measure recall and time of searches on this machine; return the Pareto front, fastest first.
 
-    They are kept beside the manifest: `search(queries, k, recall=0.95)` and `time_ms=` choose among them.
+    It is stored beside the manifest: `search(queries, k, recall=0.95)` and `time_ms=` choose from it.
 
-    queries : a file or an array (q, d) to measure with; None for rows of the index.
+    queries : a file or an array (q, d) to measure with; None to sample rows of the index.
     ground_truth : their true neighbours, a file or an array of ids (q, k); None to compute them.
-    sample : rows of the index to measure with; None for 1000, or more for k < 4.
-    vectors : where the vectors are, if not where they were at the build.
-    rerank : also measure searches that compare candidates with the vectors themselves.
+    sample : number of rows to sample; None for 1000, or more for k < 4.
+    vectors : where the vectors are now, if they moved since the build.
+    rerank : also measure searches that re-rank candidates by exact distance.
     seed : of the sample.
     memory, progress : as of `build`.
     """
@@ -254,18 +259,20 @@ def tune(
         raise SourceError("ground_truth without queries: name the queries whose true neighbours these are")
     threads, allowed = len(os.sched_getaffinity(0)), parse_size(memory)
     with open_index(index, vectors) as opened, make_progress(progress) as listener:
-        means = Means(threads=threads, allowed=allowed, progress=listener)
+        resources = Resources(threads=threads, allowed=allowed, progress=listener)
         if queries is None:
-            questions = sampled_questions(opened, sample or default_sample(k), k, seed=seed, means=means)
+            query_set = sampled_queries(
+                opened, sample or default_sample(k), k, seed=seed, resources=resources
+            )
         else:
             block = read_queries(queries, opened.dimension)
             if ground_truth is None:
-                questions = exact_questions(opened, block, k, means=means)
+                query_set = exact_queries(opened, block, k, resources=resources)
             else:
-                questions = Questions(queries=block, truth=load_truth(ground_truth, len(block)))
-        return tune_opened(opened, questions, k, rerank=rerank, progress=listener)
+                query_set = QuerySet(queries=block, truth=load_truth(ground_truth, len(block)))
+        return tune_opened(opened, query_set, k, rerank=rerank, progress=listener)
 
 
 def default_sample(k: int) -> int:
-    """Rows that give a recall to about ±.015: a row says less the fewer neighbours it is asked for."""
+    """Rows that give the recall to about ±.015; the fewer neighbours per query, the more rows."""
     return max(1000, 4000 // k)

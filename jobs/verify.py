@@ -22,17 +22,17 @@ def verify(
     deep : also compare the tree with the codes it was made from.
     progress : as of `build`.
     """
-    told, threads = 0, workers or len(os.sched_getaffinity(0))
+    reported, threads = 0, workers or len(os.sched_getaffinity(0))
 
     def advance(done: int, total: int) -> None:
-        nonlocal told
-        if told == 0:
+        nonlocal reported
+        if reported == 0:
             listener.begin("verify", total, unit="bytes")
-        listener.advance(done - told)
-        told = done
+        listener.advance(done - reported)
+        reported = done
 
     with make_progress(progress) as listener:
         damages = verify_index(Path(index), advance, threads, deep=deep)
-        if told:
+        if reported:
             listener.end(damages=len(damages))
     return damages

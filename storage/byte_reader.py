@@ -33,7 +33,7 @@ class ByteReader(ABC):
 
     @abstractmethod
     def _read_into(self, offset: int, out: memoryview) -> int:
-        """Fill `out` from `offset` on as far as the bytes go, and say how many there were."""
+        """Fill `out` from `offset` on as far as the bytes go; return how many there were."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Objects behind fsspec URLs such as s3://bucket/codes.zarr: how to reach them, and why it failed.
 
-Connecting and waiting are bounded, so a wrong address or a missing key is told within seconds. What may
+Connecting and waiting are bounded, so a wrong address or a missing key is reported within seconds. What may
 pass by itself, such as a server that does not answer, is an UnreachableError, which a job tries again;
 everything else is final. fsspec is imported where it is used: a process that only answers queries never
 loads it.
@@ -44,7 +44,7 @@ def connect(url: str, final: type[AggtreeError] = DiskError) -> tuple[Any, str]:
 
 
 def remote_options(url: str) -> dict[str, Any]:
-    """What fsspec is told for a URL: bounded waiting, unless the user has configured it."""
+    """Options of fsspec for a URL: bounded waiting, unless the user has configured it."""
     from fsspec.config import conf
 
     scheme = url.partition("://")[0]
@@ -96,7 +96,7 @@ class RemoteFiles:
     """The objects below a URL, read and written whole.
 
     An object store shows an object completely or not at all. Other systems may show a part of one while
-    it is written; nobody looks before the writer has said that it is there.
+    it is written; nobody reads before the writer has recorded it.
     """
 
     def __init__(self, url: str) -> None:

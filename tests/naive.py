@@ -84,7 +84,7 @@ def common_labels(codes, layout):
     ]
 
 
-def hang_levels(codes, layout, bucket, stray):
+def hang_levels(codes, layout, bucket, direct_leaves):
     """Level of the node each code is a leaf of, by counting every prefix."""
     rows = [labels_of(code, layout) for code in codes]
     counts = Counter(row[:level] for row in rows for level in range(layout.levels + 1))
@@ -92,14 +92,14 @@ def hang_levels(codes, layout, bucket, stray):
     def is_node(row, level):
         if level <= 1:
             return True
-        return all(counts[row[:m]] > bucket for m in range(1, level)) and counts[row[:level]] > stray
+        return all(counts[row[:m]] > bucket for m in range(1, level)) and counts[row[:level]] > direct_leaves
 
     return [max(level for level in range(layout.levels + 1) if is_node(row, level)) for row in rows]
 
 
-def level_counts(codes, layout, bucket, stray):
+def level_counts(codes, layout, bucket, direct_leaves):
     """Nodes and leaves of each level of the whole tree."""
-    hang = hang_levels(codes, layout, bucket, stray)
+    hang = hang_levels(codes, layout, bucket, direct_leaves)
     rows = [labels_of(code, layout) for code in codes]
     nodes = {row[:m] for row, level in zip(rows, hang, strict=True) for m in range(level + 1)}
     every = range(layout.levels + 1)
@@ -113,10 +113,10 @@ class Node:
         self.prefix, self.children, self.leaves = prefix, {}, []
 
 
-def fill_partition(codes, ids, layout, bucket, stray):
+def fill_partition(codes, ids, layout, bucket, direct_leaves):
     """The whole tree, as nodes: levels[m] lists those of level m in code order."""
     order = sorted(range(len(codes)), key=lambda i: (bytes(codes[i]), int(ids[i])))
-    hang = hang_levels(codes, layout, bucket, stray)
+    hang = hang_levels(codes, layout, bucket, direct_leaves)
     root = Node(())
     for i in order:
         node, row = root, labels_of(codes[i], layout)
@@ -325,23 +325,25 @@ def least_distances(distances, columns):
     return np.sort([distances[column::columns].min() for column in range(columns)])
 
 
-def reach_bound(distances, reach, columns):
-    """Two distances between which the bound of a reach lies."""
-    if len(distances) < columns or np.isinf(reach):
+def pruning_bound(distances, pruning_ratio, columns):
+    """Two distances between which the bound of a pruning ratio lies."""
+    if len(distances) < columns or np.isinf(pruning_ratio):
         return np.inf, np.inf
     tenth, eleventh = least_distances(distances, columns)[9:11]
-    return np.float32(reach) * tenth, np.float32(reach) * eleventh
+    return np.float32(pruning_ratio) * tenth, np.float32(pruning_ratio) * eleventh
 
 
-def cut_beyond(distances, reach):
-    """Which distances are within `reach` times the mean of the ten nearest, and of those as near as these."""
-    if len(distances) == 0 or np.isinf(reach):
+def cut_beyond(distances, pruning_ratio):
+    """Which distances are within a multiple of the mean of the ten nearest, and of those as near as these."""
+    if len(distances) == 0 or np.isinf(pruning_ratio):
         return np.ones(len(distances), bool)
     near = distances[distances <= np.sort(distances)[:10][-1]]
-    return distances <= reach * near.mean()
+    return distances <= pruning_ratio * near.mean()
 
 
-def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None, reach=np.inf):
+def search_tree(
+    levels, query, k, limits, dictionaries, params, norm_ranges, allowed=None, pruning_ratio=np.inf
+):
     """Search over the nodes of `fill_partition`: answers (distance, id), nodes scored, leaves scored."""
     query = np.asarray(query, np.float32)
 
@@ -364,7 +366,7 @@ def search_tree(levels, query, k, limits, dictionaries, params, norm_ranges, all
         kept = sorted(candidates, key=lambda node: (score(node), numbers[node.prefix]))
         kept = kept[:limit] if limit else kept
         if candidates is levels[1]:
-            near = cut_beyond(np.array([score(node) for node in kept]), reach)
+            near = cut_beyond(np.array([score(node) for node in kept]), pruning_ratio)
             kept = [node for node, inside in zip(kept, near, strict=True) if inside]
         found += scan_nodes(kept, distance, allowed)
         leaves += sum(len(node.leaves) for node in kept)
@@ -598,7 +600,7 @@ def generate_row(model, seed, row):
     anchor = sum(int(share) <= draw(key, purpose["anchor"]) >> 32 for share in model.shares)
     place = draw(key, purpose["step"])
     other = model.neighbours[anchor][place >> 59]
-    step = (place >> 16) % 2**16 * model.reach >> 16
+    step = (place >> 16) % 2**16 * model.pruning_ratio >> 16
     node = draw(draw(seed, -1), anchor)
     scale = int(model.spreads[anchor])
     sums = [0] * 128

@@ -1,7 +1,7 @@
 """A billion codes become an index: derived from really encoded ones, built and opened as any other.
 
     python -m bench billion --codes INDEX --work DIR [--rows 1000000000] [--memory 8GiB]
-        [--queries "synthetic:sift?rows=1000&seed=1&first=10000000000"] [--bucket 1024 --stray 16]
+        [--queries "synthetic:sift?rows=1000&seed=1&first=10000000000"] [--bucket 1024 --direct-leaves 16]
 
 INDEX holds the codes of at least ten million vectors and may be unfinished. They are the first rows of the
 new index in DIR, so that ids stay true; the others are derived from them, see `grown_codes`. Code shards
@@ -47,7 +47,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shard-rows", type=int, default=SHARD_ROWS)
     parser.add_argument("--memory", default="8GiB")
     parser.add_argument("--bucket", type=int, help="of the new tree, if not that of INDEX")
-    parser.add_argument("--stray", type=int)
+    parser.add_argument("--direct-leaves", type=int)
     parser.add_argument("--threads", type=int, default=2, help="of the generator")
     parser.add_argument("--queries", help="a source of queries to answer from the new index")
     return parser.parse_args(arguments)
@@ -59,7 +59,7 @@ def start(options: argparse.Namespace, real: JobRecord) -> JobRecord:
     tree = replace(
         recipe.tree,
         bucket=recipe.tree.bucket if options.bucket is None else options.bucket,
-        stray=recipe.tree.stray if options.stray is None else options.stray,
+        direct_leaves=recipe.tree.direct_leaves if options.direct_leaves is None else options.direct_leaves,
     )
     recipe = replace(recipe, shard_rows=options.shard_rows, tree=tree)
     source = {

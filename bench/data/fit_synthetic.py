@@ -25,7 +25,7 @@ BRANCHING = 4
 INTRINSIC_DIMENSION = 20.0  # rows within distance s of a row grow as s**20
 CHILD_SHARES = (0.4, 0.3, 0.2, 0.1)
 SCALE_SPREAD = 0.11  # of the logarithm of a child's scale relative to its parent's; few are much denser
-REACH = 0.65  # how far towards the neighbouring anchor a row may lie
+MAX_STEP = 0.65  # how far towards the neighbouring anchor a row may lie
 SPECTRUM_POWER = 1.15  # steepens the spectrum, which rounding and the tables flatten
 
 Floats = NDArray[np.float64]
@@ -121,7 +121,7 @@ def fit(vectors: NDArray[np.uint8]) -> SiftModel:
         weights=np.rint(weights).astype(np.int64),
         children=np.rint(np.array(list(accumulate(CHILD_SHARES))) * 2**32).astype(np.uint64),
         factors=np.rint(factors * 2**10).astype(np.int64),
-        reach=round(REACH * 2**8),
+        max_step=round(MAX_STEP * 2**8),
     )
 
 

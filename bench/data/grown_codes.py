@@ -42,7 +42,7 @@ NODE_BYTES = 13
 TREES = {
     "paper": TreeParams(bucket=1),
     "narrow": TreeParams(bucket=64),
-    "wide": TreeParams(bucket=1024, stray=16),
+    "wide": TreeParams(bucket=1024, direct_leaves=16),
 }
 
 
@@ -93,7 +93,7 @@ def statistics(codes: np.ndarray, layout: CodeLayout) -> dict[str, Any]:
     trees = {}
     for name, params in TREES.items():
         hang, (nodes, leaves) = np.empty(rows, np.int8), np.zeros((2, levels + 1), np.int64)
-        hang_levels(common, none, none, params.bucket, params.stray, np.empty(rows, np.bool_), hang)
+        hang_levels(common, none, none, params.bucket, params.direct_leaves, np.empty(rows, np.bool_), hang)
         level_counts(common, hang, nodes, leaves)
         size = int((leaves * (record_sizes(layout, 1) + 4)).sum() + NODE_BYTES * nodes.sum())
         trees[name] = {"bytes": size / rows, "nodes": nodes.tolist(), "leaves": leaves.tolist()}

@@ -46,12 +46,12 @@ def facts(index: aggtree.Index, queries: np.ndarray, truth: np.ndarray, effort: 
         "words": list(index.layout.words),
         "bytes_per_vector": needed / len(index),
         "limits": list(params.limits),
-        "reach": params.reach if params.reach < math.inf else None,
+        "reach": params.pruning_ratio if params.pruning_ratio < math.inf else None,
         "recall": [recall(answer.ids, truth, depth) for depth in (1, 10, K)],
         "nodes": float(counts.nodes.mean()),
         "leaves": float(counts.leaves.mean()),
         "default_limits": list(default.limits),
-        "default_reach": default.reach if default.reach < math.inf else None,
+        "default_reach": default.pruning_ratio if default.pruning_ratio < math.inf else None,
         "default_recall": [recall(own.ids, truth, depth) for depth in (1, 10, K)],
     }
 

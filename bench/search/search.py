@@ -44,7 +44,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--words", type=parse_words, default=parse_words("2048,256x8"))
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--bucket", type=int, default=TreeParams.bucket)
-    parser.add_argument("--stray", type=int, default=TreeParams.stray)
+    parser.add_argument("--direct-leaves", type=int, default=TreeParams.direct_leaves)
     parser.add_argument("--deeper", type=int, default=256, help="limit of the levels below the first")
     parser.add_argument("--target", type=float, default=0.94)
     parser.add_argument("--cache", type=Path)
@@ -78,7 +78,7 @@ def learned(options: argparse.Namespace) -> tuple[np.ndarray, Dictionaries, np.n
 
 
 def with_effort(index: aggtree.Index, first: int) -> SearchParams:
-    """What the index would choose, but for at most `first` nodes at level 1, and a reach to match."""
+    """What the index would choose, but for at most `first` nodes at level 1, and a pruning ratio to match."""
     default = index.searcher.default_params
     return default.scaled(first / default.limits[0])
 
@@ -126,7 +126,7 @@ def faiss_indexes(options: argparse.Namespace) -> dict[str, Callable[[int], Sear
 
 def tree_search(options: argparse.Namespace) -> tuple[Searcher, Callable[[int], Search]]:
     codes, dictionaries, ranges = learned(options)
-    params = TreeParams(bucket=options.bucket, stray=options.stray)
+    params = TreeParams(bucket=options.bucket, direct_leaves=options.direct_leaves)
     ids = np.arange(len(codes), dtype=np.uint32)
     searcher = Searcher(build_tree(codes, ids, dictionaries, params, ranges), dictionaries)
 
@@ -188,5 +188,6 @@ def main(arguments: list[str]) -> int:
     counts = searcher.search_with_counts(floats, K, limits)[1]
     results["tree"].update(nodes=float(counts.nodes.mean()), leaves=float(counts.leaves.mean()))
     shown = {name: value for name, value in vars(options).items() if name not in ("data", "cache")}
+    shown["stray"] = shown.pop("direct_leaves")  # as in older results
     record.write("search", shown, results)
     return 0

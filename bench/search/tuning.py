@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 import aggtree
 from aggtree.jobs.running.progress import Progress, make_progress
 from aggtree.jobs.search import share_found
-from aggtree.jobs.tune import Means, Questions, default_sample, sampled_questions, tune_opened, without
+from aggtree.jobs.tune import QuerySet, Resources, default_sample, sampled_queries, tune_opened, without
 from aggtree.storage.index.tuning import point_to_json
 from aggtree.storage.sources.base import read_ground_truth
 from bench import record
@@ -77,7 +77,7 @@ def differences_by_halves(
     }
 
 
-def held_out(index: aggtree.Index, k: int, asked: Questions, other: Questions, bar: Progress) -> list[Any]:
+def held_out(index: aggtree.Index, k: int, asked: QuerySet, other: QuerySet, bar: Progress) -> list[Any]:
     """For each target the point that tuning with `asked` chooses, and what it finds for `other`."""
     began = time.perf_counter()
     measured = tune_opened(index, asked, k, rerank=True, progress=bar)
@@ -103,13 +103,13 @@ def held_out(index: aggtree.Index, k: int, asked: Questions, other: Questions, b
     return points
 
 
-def sampled_halves(index: aggtree.Index, k: int, bar: Progress) -> tuple[Questions, Questions]:
+def sampled_halves(index: aggtree.Index, k: int, bar: Progress) -> tuple[QuerySet, QuerySet]:
     """As many rows as the command takes by default, and as many others."""
-    means = Means(threads=1, allowed=1 << 30, progress=bar)
-    both = sampled_questions(index, 2 * default_sample(k), k, seed=0, means=means)
+    resources = Resources(threads=1, allowed=1 << 30, progress=bar)
+    both = sampled_queries(index, 2 * default_sample(k), k, seed=0, resources=resources)
     assert both.own is not None
     first, second = (
-        Questions(queries=both.queries[half::2], truth=both.truth[half::2], own=both.own[half::2])
+        QuerySet(queries=both.queries[half::2], truth=both.truth[half::2], own=both.own[half::2])
         for half in (0, 1)
     )
     return first, second
@@ -125,7 +125,7 @@ def main(arguments: list[str]) -> int:
     source = options.data / f"{options.prefix}_base.bvecs"
     queries = read_vectors(options.data, options.prefix, "query")
     truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")
-    asked, other = (Questions(queries=queries[half::2], truth=truth[half::2]) for half in (0, 1))
+    asked, other = (QuerySet(queries=queries[half::2], truth=truth[half::2]) for half in (0, 1))
     points: list[Any] = []
     sampled: list[Any] = []
     halves = {}

@@ -1,4 +1,4 @@
-"""Kernels of exact search: products say which rows may be near, exact distances decide."""
+"""Kernels of exact search: products select the rows that may be near, exact distances decide."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ LANES = 4
 L2, INNER, COSINE = 0, 1, 2
 # Components whose squared differences, of bytes, add up in 32 bits.
 INTEGERS = 1 << 14
-# Candidates whose vectors are asked for ahead of time, and bytes of each.
+# Candidates whose vectors are prefetched, and bytes of each.
 AHEAD = 8
 PREFETCH = 256
 
@@ -152,7 +152,7 @@ def merge_rows(
 
 @kernel
 def _byte_distance(query: NDArray[np.int16], row: NDArray[np.generic]) -> np.float64:
-    """Squared distance of whole numbers within the range of bytes, by 32-bit integers."""
+    """Squared distance of integers within the range of bytes, by 32-bit integers."""
     total = np.int64(0)
     for first in range(0, len(query), INTEGERS):
         one, other = query[first : first + INTEGERS], row[first : first + INTEGERS]
@@ -198,7 +198,7 @@ def rank_candidates(
 ) -> None:
     """The nearest of each query's own candidates, sorted by (distance, id).
 
-    whole : (q, d) int16, queries of whole numbers within the range of the vectors' bytes, or None
+    whole : (q, d) int16, queries of integers within the range of the vectors' bytes, or None
     floats : (q, d), queries as they are, or None; one of both is there
     candidates, places : (q, c), ids and the rows that hold their vectors; others than rows are left out
     kind : of the distance

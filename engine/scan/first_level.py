@@ -27,9 +27,9 @@ BLOCK_ROWS = 8192
 # scoring 2048 of them finds 95 % of the 32 nearest nodes, 4096 find 99 %, and 98 % of the 64 nearest.
 LEAST_WORDS = 3072
 WORDS_PER_NODE = 64
-# With a reach, groups have one too, and there may be more of them. Of 43 nodes within 1.25 of their mean,
-# groups within 1.45 of theirs hold as many as 84 groups without a reach, and have a sixth fewer words.
-GROUP_REACH = 1.8
+# With a pruning ratio groups are pruned too, and there may be more of them. Of 43 nodes within 1.25 of their
+# mean, groups within 1.45 of theirs hold as many as 84 unpruned groups, and have a sixth fewer words.
+GROUP_PRUNING_RATIO = 1.8
 WORDS_PER_NEAR_NODE = 96
 # By which queries of a batch are put in order; a multiple of LANES.
 REGIONS = 64
@@ -44,16 +44,16 @@ def padded(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def group_reach(first: FirstLevel, limit: int, reach: float) -> float:
+def group_pruning_ratio(first: FirstLevel, limit: int, pruning_ratio: float) -> float:
     """How far groups may be when nodes may be so far; any when all nodes are kept."""
-    return math.inf if limit >= first.nodes else 1 + GROUP_REACH * (reach - 1)
+    return math.inf if limit >= first.nodes else 1 + GROUP_PRUNING_RATIO * (pruning_ratio - 1)
 
 
-def group_probes(first: FirstLevel, limit: int, reach: float) -> int:
+def group_probes(first: FirstLevel, limit: int, pruning_ratio: float) -> int:
     """Groups to look into so that `limit` nodes are found among many; all of them when nothing is cut."""
     if first.groups == 0 or limit >= first.nodes:
         return first.groups
-    wanted = max(LEAST_WORDS, (WORDS_PER_NODE if reach == math.inf else WORDS_PER_NEAR_NODE) * limit)
+    wanted = max(LEAST_WORDS, (WORDS_PER_NODE if pruning_ratio == math.inf else WORDS_PER_NEAR_NODE) * limit)
     return min(first.groups, max(1, round(wanted * first.groups / first.nodes)))
 
 

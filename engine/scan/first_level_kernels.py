@@ -18,9 +18,9 @@ from aggtree.engine.scan.top_k_kernels import (
     add_best,
     cut_best,
     cut_beyond,
+    pruning_bound,
     rank_bound,
     rank_of,
-    reach_bound,
 )
 from aggtree.engine.simd.byte_product_instructions import QUAD, VECTORS, score_bytes
 from aggtree.engine.simd.compiled import inlined, kernel
@@ -31,7 +31,7 @@ from aggtree.engine.simd.vector_code import LANES
 PAIRS_AHEAD = 12
 # Least ranks that estimate how far the nearest nodes are, a multiple of LANES.
 LEAST = 4 * LANES
-# A query's values, in bytes, reach from minus this to this.
+# A query's values, in bytes, range from minus this to this.
 QUERY_STEPS = 127
 
 
@@ -55,16 +55,16 @@ def _keep_nearest(
     row: int,
     count: int,
     limit: int,
-    reach: Any,
+    pruning_ratio: Any,
     inside: bool,
     best: Best,
 ) -> Any:
-    """Fill `best` with the `limit` best of the first `count` ranks of a query within reach; return how many.
+    """Fill `best` with the `limit` best unpruned ones of a query's first `count` ranks; return how many.
 
     A rank is of the node or group of its place or, with `inside`, of a node in one of the chosen groups.
     """
     ranks, places = scratch.ranks[row], scratch.places
-    bound = reach_bound(ranks, count, reach, scratch.minima)
+    bound = pruning_bound(ranks, count, pruning_ratio, scratch.minima)
     found = passing(ranks, count, bound, places)
     if found > 2 * limit:
         bound = rank_bound(ranks, count, limit, limit)[0]
@@ -76,7 +76,7 @@ def _keep_nearest(
         number = first.numbers[scratch.columns[j]] if inside else places[j]
         rank = ranks[places[j]]
         kept, last = add_best(best, kept, last, rank, np.uint64(number), limit, scratch.no_names)
-    return cut_beyond(best, cut_best(best, kept, limit, 0, scratch.no_names)[0], reach)
+    return cut_beyond(best, cut_best(best, kept, limit, 0, scratch.no_names)[0], pruning_ratio)
 
 
 @kernel
@@ -121,13 +121,21 @@ def score_group(
 
 @kernel
 def _choose_groups(
-    first: FirstLevel, table: Any, square: Any, probes: int, group_reach: Any, scratch: FirstScratch, row: int
+    first: FirstLevel,
+    table: Any,
+    square: Any,
+    probes: int,
+    group_pruning_ratio: Any,
+    scratch: FirstScratch,
+    row: int,
 ) -> None:
     """Note the nearest groups of a query in ascending order, and where their ranks will be."""
     ranks, chosen, starts = scratch.ranks[row], scratch.chosen[row], scratch.starts[row]
     for i in range(first.groups):
         ranks[i] = rank_of(table[i] + square)
-    count = _keep_nearest(first, scratch, row, first.groups, probes, group_reach, False, scratch.groups)
+    count = _keep_nearest(
+        first, scratch, row, first.groups, probes, group_pruning_ratio, False, scratch.groups
+    )
     for i in range(count):
         # In order already, but for groups that are equally far.
         group, place = np.int64(scratch.groups.numbers[i]), i
@@ -225,9 +233,9 @@ def probe_groups(
     tables: NDArray[np.float32],
     squares: NDArray[np.float32],
     limit: int,
-    reach: Any,
+    pruning_ratio: Any,
     probes: int,
-    group_reach: Any,
+    group_pruning_ratio: Any,
     scratch: FirstScratch,
     nodes: Best,
 ) -> None:
@@ -235,11 +243,11 @@ def probe_groups(
 
     What takes time is reading the groups: each is read once, for all queries that look into it.
     queries : (q, d) float32; tables : (>= q, >= groups) float32, scores of the groups' centres, less ‖q‖²;
-    squares : (>= q,) float32, ‖q‖²; limit, reach : as of `nearest_nodes`; probes : groups looked into at
-    most; group_reach : see `cut_beyond`; nodes : scratch
+    squares : (>= q,) float32, ‖q‖²; limit, pruning_ratio : as of `nearest_nodes`; probes : most
+    groups visited; group_pruning_ratio : see `cut_beyond`; nodes : scratch
     """
     for row in range(len(queries)):
-        _choose_groups(first, tables[row], squares[row], probes, group_reach, scratch, row)
+        _choose_groups(first, tables[row], squares[row], probes, group_pruning_ratio, scratch, row)
         scratch.units[row], scratch.sums[row] = query_bytes(queries[row], scratch.queries[row])
     count = order_pairs(
         scratch.chosen,
@@ -252,7 +260,7 @@ def probe_groups(
     _score_pairs(first, tables, squares, count, scratch)
     for row in range(len(queries)):
         inside = scratch.starts[row, scratch.counts[row]]
-        kept = _keep_nearest(first, scratch, row, inside, limit, reach, True, nodes)
+        kept = _keep_nearest(first, scratch, row, inside, limit, pruning_ratio, True, nodes)
         scratch.near_counts[row] = kept
         for i in range(kept):
             scratch.near[row, i] = nodes.numbers[i]
@@ -290,20 +298,21 @@ def nearest_nodes(
     table: NDArray[np.float32],
     square: float,
     limit: int,
-    reach: Any,
+    pruning_ratio: Any,
     scratch: FirstScratch,
     row: int,
     nodes: Best,
 ) -> tuple[Any, Any]:
-    """Keep the `limit` nearest level-1 nodes within reach; returns how many, and how many were scored.
+    """Keep the `limit` nearest unpruned level-1 nodes; returns how many, and how many were scored.
 
-    table : scores of the nodes, less ‖q‖², where they have no groups; square : ‖q‖²; reach : see `cut_beyond`
+    table : scores of the nodes, less ‖q‖², where they have no groups; square : ‖q‖²; pruning_ratio :
+    see `cut_beyond`
     row : of the query among those `probe_groups` was given, where there are groups
     """
     if first.groups == 0:
         for i in range(first.nodes):
             scratch.ranks[0, i] = rank_of(table[i] + square)
-        return _keep_nearest(first, scratch, 0, first.nodes, limit, reach, False, nodes), first.nodes
+        return _keep_nearest(first, scratch, 0, first.nodes, limit, pruning_ratio, False, nodes), first.nodes
     kept = scratch.near_counts[row]
     for i in range(kept):
         nodes.numbers[i] = scratch.near[row, i]

@@ -129,7 +129,7 @@ def leaf_values(
     """
     suffix = size - norm_bytes
     if norm_bytes == 1 and 5 <= suffix <= 8:
-        # A load of 8 bytes may reach beyond its record, but not beyond the array.
+        # A load of 8 bytes may read past its record, but not past the array.
         if _last_byte_read(parts, count, size) <= len(records):
             _values_by_words(records, parts, count, suffix, True, step, columns, out)
         else:

@@ -156,17 +156,17 @@ class Sieve(NamedTuple):
 class SearchPlan(NamedTuple):
     """What all queries of a call share.
 
-    limits : (M,) int64, nodes kept at level 1..M; reach : how far those of level 1 may be, see `cut_beyond`
+    limits : (M,) int64, nodes kept at level 1..M; pruning_ratio : of level 1, see `cut_beyond`
     room : (M,) int64, nodes a list may hold before it is cut to the limit
     record_sizes : (M + 1,) int64, bytes of a leaf record of each level
     norm_bytes : bytes of a leaf's norm, k : answers wanted
     first_columns : columns of a table before those of dictionary 2
-    first : the first level, probes : groups of it looked into, group_reach : how far they may be
+    first : the first level, probes : groups of it looked into, group_pruning_ratio : see `cut_beyond`
     sieved : whether leaves are sieved, sieve_index : (M + 1, 64) uint8, how `sieve_64` reads those of a level
     """
 
     limits: NDArray[np.int64]
-    reach: np.float32
+    pruning_ratio: np.float32
     room: NDArray[np.int64]
     record_sizes: NDArray[np.int64]
     norm_bytes: int
@@ -174,7 +174,7 @@ class SearchPlan(NamedTuple):
     k: int
     first: FirstLevel
     probes: int
-    group_reach: np.float32
+    group_pruning_ratio: np.float32
     sieved: bool
     sieve_index: NDArray[np.uint8]
 

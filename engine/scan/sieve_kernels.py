@@ -24,7 +24,7 @@ SIEVE_ROWS = 12
 FITTED, WORN = 240, 120
 # Additions in a distance, and in what it is compared with, times the error of one: more than all of them.
 ROUNDING = np.float32(2.0**-19)
-# Sums from here on say nothing.
+# Sums from here on carry no information.
 FULL = 255
 
 

@@ -120,14 +120,14 @@ def add_best(
 
 
 @kernel
-def reach_bound(ranks: NDArray[np.int32], count: int, reach: Any, minima: NDArray[np.int32]) -> Any:
+def pruning_bound(ranks: NDArray[np.int32], count: int, pruning_ratio: Any, minima: NDArray[np.int32]) -> Any:
     """A rank that none of the first `count` exceeds that `cut_beyond` would keep, and few others do not.
 
     minima : (m,) int32, scratch: the least of every m-th rank. The tenth of them is hardly more than the
     tenth rank, and finding it is one pass over the ranks instead of many.
     """
     columns = len(minima)
-    if count < columns or reach == np.inf:
+    if count < columns or pruning_ratio == np.inf:
         return NO_BOUND
     whole = count // columns * columns
     for j in range(columns):
@@ -138,16 +138,16 @@ def reach_bound(ranks: NDArray[np.int32], count: int, reach: Any, minima: NDArra
             minima[j] = min(minima[j], here[j])
     for i in range(whole, count):
         minima[i - whole] = min(minima[i - whole], ranks[i])
-    return rank_of(reach * distance_of(rank_bound(minima, columns, NEAREST, 0)[0]))
+    return rank_of(pruning_ratio * distance_of(rank_bound(minima, columns, NEAREST, 0)[0]))
 
 
 @kernel
-def cut_beyond(best: Best, count: int, reach: Any) -> Any:
-    """Cut a list to what is within `reach` times the mean distance of its NEAREST; return how many are left.
+def cut_beyond(best: Best, count: int, pruning_ratio: Any) -> Any:
+    """Prune a list beyond `pruning_ratio` times the mean distance of its NEAREST; return how many are left.
 
     Those as near as the last of the nearest count among them. The order of the list stays.
     """
-    if count == 0 or reach == np.inf:
+    if count == 0 or pruning_ratio == np.inf:
         return count
     bound = rank_bound(best.ranks, count, min(NEAREST, count), 0)[0]
     total, near, last = np.float32(0), 0, np.int32(0)
@@ -157,7 +157,7 @@ def cut_beyond(best: Best, count: int, reach: Any) -> Any:
             near, last = near + 1, max(last, best.ranks[i])
     # A sum of many may be rounded up, but no mean is more than the largest.
     mean = min(total / np.float32(near), distance_of(last))
-    farthest, found = rank_of(reach * mean), 0
+    farthest, found = rank_of(pruning_ratio * mean), 0
     for i in range(count):
         rank = best.ranks[i]
         best.ranks[found], best.numbers[found] = rank, best.numbers[i]

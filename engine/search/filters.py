@@ -81,6 +81,6 @@ def widening(share: float) -> float:
 
 
 def widened(params: SearchParams, factor: float) -> SearchParams:
-    """The parameters with all limits, and how far they reach, times a factor; no limit stays none."""
+    """The parameters with every limit and the pruning margin times a factor; 0, no limit, stays 0."""
     limits = tuple(math.ceil(limit * factor) for limit in params.limits)
-    return SearchParams(limits=limits, reach=1 + (params.reach - 1) * factor)
+    return SearchParams(limits=limits, pruning_ratio=1 + (params.pruning_ratio - 1) * factor)

@@ -50,7 +50,7 @@ class InnerProductSearcher(Searcher):
 
     @cached_property
     def default_params(self) -> SearchParams:
-        """Without a reach: what products are told from is a constant, and their ratios say nothing."""
+        """No pruning: a constant is added to products, so their ratios mean nothing."""
         first, *below = super().default_params.limits
         return SearchParams(limits=(max(1, first // 2), *below))
 

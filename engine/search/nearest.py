@@ -26,7 +26,7 @@ from aggtree.engine.search.segments import AnySearcher
 SCAN_ROWS = 2500
 """Allowed rows that are compared one by one, at a share of 1; measured, with the limits of `widened`."""
 EVIDENCE = 4
-"""Allowed rows that must be visited for each one wanted: fewer say that the allowed rows are elsewhere."""
+"""Allowed rows that must be visited for each one wanted: fewer mean that the allowed rows are elsewhere."""
 RETRY_WIDENING = 4
 """How much wider the limits are for queries that found too few rows."""
 MAX_ANSWERS = 2**31
@@ -58,7 +58,7 @@ class ExactRows(Protocol):
     """Where the vectors themselves come from, when a search needs them."""
 
     def open(self) -> RowReader:
-        """Their reader; an error says why there is none."""
+        """Their reader; raises an error that explains why there is none."""
 
     def open_if_present(self) -> RowReader | None:
         """Their reader, or None."""
@@ -82,7 +82,7 @@ class SearchSpace:
 
     @property
     def default_params(self) -> SearchParams:
-        """How far a request looks that does not say."""
+        """The parameters of a request that names none."""
         return self.searcher.default_params
 
     @cached_property
@@ -154,7 +154,7 @@ def search_trees(
     block = np.atleast_2d(queries)
     short, largest = np.flatnonzero(ids[:, enough - 1] < 0), int(searcher.level_nodes.max())
     while len(short) and any(0 < limit < largest for limit in params.limits):
-        params = replace(widened(params, RETRY_WIDENING), reach=math.inf)
+        params = replace(widened(params, RETRY_WIDENING), pruning_ratio=math.inf)
         again, more = searcher.search_with_counts(block[short], wanted, params, threads, bits)
         ids[short], distances[short] = again
         counts.nodes[short] += more.nodes
@@ -247,7 +247,7 @@ def check_radius(space: SearchSpace, radius: float | None) -> None:
 
 
 def _check_size(queries: int, k: int, rows: int) -> None:
-    """ValueError for an answer that no memory should be asked for."""
+    """ValueError for an answer too large to allocate."""
     if queries * k > MAX_ANSWERS or queries * (k - rows) > MAX_PADDING:
         raise ValueError(
             f"k {k}: {queries:,} queries times k are too many answers from {rows:,} rows: choose a smaller k"

@@ -73,7 +73,7 @@ def _candidates(
     """Answers that hold every visited row within the radius, part by part of the queries."""
     within, threads = request.within, request.threads
     # All that is within the radius is wanted, and not the nearest alone.
-    params = replace(chosen_params(request.params, space.default_params), reach=math.inf)
+    params = replace(chosen_params(request.params, space.default_params), pruning_ratio=math.inf)
     enough = None
     if within is not None:
         params, enough = filtered_params(params, within), 0

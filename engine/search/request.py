@@ -18,7 +18,7 @@ SMALL_INTEGER = 2
 # terms that add up to five times as much at most, while no vector is longer than the query.
 LARGEST_SQUARE = np.float32(2.0**125)
 # Pruning ratio of level 1 behind a wide first dictionary.
-REACH = 1.27
+PRUNING_RATIO = 1.27
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +75,14 @@ def default_search(first_words: int) -> SearchParams:
 
     They follow the words and not the leaves: with more leaves below the same words the nearest neighbour is
     nearer, and found in no more of them. R@100 on half a million real SIFT vectors behind 1024 words is .978
-    with 64 nodes of level 1 within reach, of which 25 are left; on a hundred million generated ones behind
-    65,536 words, .906 with 100, of which 49 are left, and at most .95. Without a reach that takes 37 and 75.
+    with 64 nodes of level 1, of which pruning leaves 25; on a hundred million generated ones behind
+    65,536 words, .906 with 100, of which it leaves 49, and at most .95. Without pruning that takes 37 and 75.
     Widths in between are interpolated. Behind a narrow first dictionary the second level does the work.
     """
     if first_words <= MAX_WORDS:
         return SearchParams(limits=(32, 512))
     first, below = round(64 * (first_words / 1024) ** (1 / 9)), 1024 if first_words < 32_768 else 512
-    return SearchParams(limits=(max(48, first), below), reach=REACH)
+    return SearchParams(limits=(max(48, first), below), pruning_ratio=PRUNING_RATIO)
 
 
 def check_queries(

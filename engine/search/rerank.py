@@ -117,7 +117,7 @@ def as_answer(nearest: Nearest) -> Answer:
 def exact_queries(
     queries: ArrayLike, stored: np.dtype[Any]
 ) -> tuple[NDArray[np.int16] | None, NDArray[Any] | None]:
-    """Queries as (q, d) int16 if they are whole numbers that `stored` bytes could hold, or as floats."""
+    """Queries as (q, d) int16 if they are integers that `stored` bytes could hold, or as floats."""
     block = np.asarray(queries)
     block = block[None, :] if block.ndim == 1 else block
     if stored.kind in "ui" and stored.itemsize == 1:

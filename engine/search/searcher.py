@@ -23,7 +23,7 @@ from aggtree.engine.scan.first_level import (
     REGIONS,
     FirstGroups,
     group_probes,
-    group_reach,
+    group_pruning_ratio,
     prepare,
     regions,
 )
@@ -271,15 +271,17 @@ class Searcher:
         # and with room for all children of as many nodes as are usually kept, they are cut once.
         return SearchPlan(
             limits=kept,
-            reach=np.float32(params.reach),
+            pruning_ratio=np.float32(params.pruning_ratio),
             room=2 * kept + ROOM,
             record_sizes=self._sizes,
             norm_bytes=self.norm_bytes,
             first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
             k=k,
             first=self._first,
-            probes=group_probes(self._first, int(kept[0]), params.reach),
-            group_reach=np.float32(group_reach(self._first, int(kept[0]), params.reach)),
+            probes=group_probes(self._first, int(kept[0]), params.pruning_ratio),
+            group_pruning_ratio=np.float32(
+                group_pruning_ratio(self._first, int(kept[0]), params.pruning_ratio)
+            ),
             sieved=self._sieved,
             sieve_index=sieve_index(self._sizes),
         )

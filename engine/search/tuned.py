@@ -1,4 +1,4 @@
-"""Which of the searches that were measured answers a request for a recall or a time."""
+"""Choose among the measured searches the one that meets a recall or a time."""
 
 import math
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from aggtree.engine.search.request import SearchRequest
 
 @dataclass(frozen=True, kw_only=True)
 class TunedPoint:
-    """One way to search.
+    """One setting of the search parameters, with its recall and time.
 
-    limits, reach, rerank : its parameters; rerank 0 compares with reconstructions only.
-    recall : mean share of the true k nearest neighbours among the k answers.
-    error : how far the mean over other queries of the same kind may be from it, with 95 % certainty.
+    limits, pruning_ratio, rerank : its parameters; rerank 0 compares with reconstructions only.
+    recall : mean fraction of the true k nearest neighbours among the k answers.
+    error : half-width of the 95 % confidence interval of the recall.
     milliseconds : median of queries answered one by one on one thread.
     """
 
@@ -23,12 +23,12 @@ class TunedPoint:
     recall: float
     milliseconds: float
     error: float = 0.0
-    reach: float = math.inf
+    pruning_ratio: float = math.inf
 
     @property
     def params(self) -> SearchParams:
         """What to search with."""
-        return SearchParams(limits=self.limits, reach=self.reach)
+        return SearchParams(limits=self.limits, pruning_ratio=self.pruning_ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Tuning:
     """The points of an index, by k.
 
     build : id of the build they were measured on.
-    points : for each k, faster ones first; each finds more than those before it.
+    points : for each k, fastest first; each has a higher recall than those before it.
     """
 
     build: str
@@ -54,7 +54,7 @@ class Tuning:
     def choose(self, k: int, recall: float | None, milliseconds: float | None) -> TunedPoint:
         """The fastest point that reaches a recall, or the one that finds most within a time.
 
-        ValueError when there is none; it says what there is.
+        ValueError when there is none; it names what was measured.
         """
         if k not in self.points:
             known = ", ".join(map(str, sorted(self.points)))
@@ -75,7 +75,7 @@ class Tuning:
 
 
 def pareto(points: Iterable[TunedPoint]) -> tuple[TunedPoint, ...]:
-    """Those points that find more than every faster one, faster ones first."""
+    """The Pareto front: points whose recall exceeds that of every faster one, fastest first."""
     best: list[TunedPoint] = []
     for point in sorted(points, key=lambda point: (point.milliseconds, -point.recall)):
         if not best or point.recall > best[-1].recall:

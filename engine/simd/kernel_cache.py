@@ -111,7 +111,7 @@ def keep(name: str, content: bytes) -> bool:
 
 
 class KernelCache(_Cache):
-    """The compiled signatures of one kernel, as numba's dispatcher asks for them."""
+    """The compiled signatures of one kernel, as numba's dispatcher requests them."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = function.__qualname__.replace("<locals>.", "")

@@ -55,8 +55,8 @@ def check_model(model: SiftModel) -> None:
         raise ValueError("model: a neighbour is no anchor")
     for name in ("shares", "children"):
         _check_shares(name, getattr(model, name))
-    if not 0 <= model.reach <= 1 << STEP_BITS:
-        raise ValueError(f"model: reach {model.reach} is more than {1 << STEP_BITS}")
+    if not 0 <= model.max_step <= 1 << STEP_BITS:
+        raise ValueError(f"model: max_step {model.max_step} is more than {1 << STEP_BITS}")
     _check_exact(model)
 
 
@@ -92,7 +92,7 @@ class SyntheticSift:
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed {seed}: expected 0 to 2**63 - 1")
         check_model(model)
-        self._model = model._replace(reach=int(model.reach))
+        self._model = model._replace(max_step=int(model.max_step))
         self._seed = np.uint64(seed)
 
     def take(self, numbers: NDArray[Any]) -> NDArray[np.uint8]:

@@ -43,7 +43,7 @@ class SiftModel(NamedTuple):
     weights : (L,) int64, standard deviation each level adds to z; the last level is the row's own.
     children : (4,) uint64, cumulative share of a node's children, of 2**32.
     factors : (256,) int64, scales of a child relative to its parent.
-    reach : () int64, positions towards a neighbouring anchor, of 2**8.
+    max_step : () int64, positions towards a neighbouring anchor, of 2**8.
     """
 
     anchors: NDArray[np.float32]
@@ -55,11 +55,11 @@ class SiftModel(NamedTuple):
     weights: NDArray[np.int64]
     children: NDArray[np.uint64]
     factors: NDArray[np.int64]
-    reach: int
+    max_step: int
 
 
 class Scratch(NamedTuple):
-    """Room for a group of rows on their way."""
+    """Scratch for a group of rows being computed."""
 
     words: NDArray[np.uint64]  # (16,)
     offset: NDArray[np.float32]  # (128,)
@@ -130,7 +130,7 @@ def _start_row(model: SiftModel, seed: np.uint64, row: np.uint64, scratch: Scrat
     anchor = _pick(model.shares, _draw(key, _ANCHOR))
     draw = _draw(key, _STEP)
     other = model.neighbours[anchor, draw >> np.uint64(59)]
-    step = (np.int64((draw >> np.uint64(16)) & np.uint64(0xFFFF)) * model.reach) >> 16
+    step = (np.int64((draw >> np.uint64(16)) & np.uint64(0xFFFF)) * model.max_step) >> 16
     near, far = np.float32((1 << STEP_BITS) - step), np.float32(step)
     for j in range(DIMENSION):
         scratch.latent[slot, j] = near * model.anchors[anchor, j] + far * model.anchors[other, j]

@@ -218,7 +218,7 @@ class DictionaryAnnealing:
         check_rows(rows, rows.shape[1] if dimension is None else dimension)
         largest = max(self.params.words[int(self._first is not None) :], default=0)
         if self._narrow is None and len(rows) < largest:
-            raise ValueError(f"{len(rows)} vectors cannot train {largest} words: give more or ask for fewer")
+            raise ValueError(f"{len(rows)} vectors cannot train {largest} words: add vectors or use fewer")
         return rows
 
     def _go_on(self, x: NDArray[np.generic], map_: Map) -> tuple[Rows, Rows]:

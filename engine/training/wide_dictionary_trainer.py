@@ -191,7 +191,7 @@ class FirstDictionaryTrainer:
         elif self._words is None:
             rows, size = self._drawn.rows, self.size
             if len(rows) < size:
-                raise ValueError(f"{len(rows)} vectors cannot train {size} words: give more or ask for fewer")
+                raise ValueError(f"{len(rows)} vectors cannot train {size} words: add vectors or use fewer")
             self._words, self._drawn = rows.astype(np.float32), RowSample(0)
         else:
             raise ValueError("a pass without batches: add them first")

@@ -124,14 +124,14 @@ def hang_levels(
     before: NDArray[np.int64],
     after: NDArray[np.int64],
     bucket: int,
-    stray: int,
+    direct_leaves: int,
     splits: NDArray[np.bool_],
     hang: NDArray[np.int8],
 ) -> None:
     """Set hang[i] to the level of the node row i hangs from.
 
-    The root is split; a node of more than `bucket` rows is split; a group of at most `stray` rows of a
-    split node of level >= 1 stays with that node. before and after (M + 1,) count the rows of other
+    The root is split; a node of more than `bucket` rows is split; a group of at most `direct_leaves` rows of
+    a split node of level >= 1 stays with that node. before and after (M + 1,) count the rows of other
     partitions that share the first labels of the first and last row. splits (r,) is scratch.
     """
     rows = len(common)
@@ -151,7 +151,7 @@ def hang_levels(
                     count += before[level]
                 if stop == rows:
                     count += after[level]
-                node = level == 1 or count > stray
+                node = level == 1 or count > direct_leaves
                 split = node and count > bucket and level < levels
                 for i in range(start, stop):
                     if node:

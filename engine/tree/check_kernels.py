@@ -104,7 +104,7 @@ def add_leaf_sums(
 
 @kernel
 def code_sum(codes: NDArray[np.uint8], first_id: int, seen: NDArray[np.uint8]) -> Any:
-    """The sum of `add_leaf_sums` for codes (n, width) of the rows from `first_id` on, told from the store.
+    """The sum of `add_leaf_sums` for codes (n, width) of the rows from `first_id` on, from the store.
 
     seen : a bit for each row, those without are left out
     """

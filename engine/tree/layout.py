@@ -80,7 +80,7 @@ class Tree(NamedTuple):
 
 def build_bytes(layout: CodeLayout, params: TreeParams, id_bytes: int) -> int:
     """Memory per row that `build_tree_partition` allocates at most, its result included."""
-    nodes = layout.levels if params.stray == 1 else 1
+    nodes = layout.levels if params.direct_leaves == 1 else 1
     return 3 + nodes * (2 + 4 + 4 + 4) + params.norm_bytes + layout.width + id_bytes
 
 
@@ -132,7 +132,9 @@ def build_tree_partition(
     if len(common):
         common[0] = np.count_nonzero(before) - 1  # counts fall: this is the last level above zero
     hang = np.empty(len(codes), np.int8)
-    hang_levels(common, before, after, params.bucket, params.stray, np.empty(len(codes), np.bool_), hang)
+    hang_levels(
+        common, before, after, params.bucket, params.direct_leaves, np.empty(len(codes), np.bool_), hang
+    )
     rows = SortedRows(codes, ids, common, hang)
     partition = _empty_partition(rows, layout, params.norm_bytes)
     low, step = norm_steps(norm_ranges, params.norm_bytes)

@@ -29,7 +29,7 @@ def append(index: Path, source: str, **options: Any) -> None:
 
     They are encoded with the dictionaries of INDEX and become a segment with its own tree; searches look into
     all segments, and go on meanwhile. Row numbers continue. Run again after an interruption, the same command
-    continues where it stopped. Tells when the new vectors are so different from the old ones that the
+    continues where it stopped. Warns when the new vectors differ so much from the old ones that the
     dictionaries should be trained further.
 
     \b

@@ -11,6 +11,7 @@ from aggtree.storage.index.reader import Index
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.index.tuning import read_tuning
 from aggtree.storage.row_bits import unpacked
+from aggtree.storage.work.job_record import python_names
 
 
 def show_info(index: Index, *, as_json: bool) -> None:
@@ -39,7 +40,7 @@ def show_info(index: Index, *, as_json: bool) -> None:
         click.echo(f"tuned for k {k}: {ends}")
     for piece in manifest.all_pieces:
         click.echo(f"vectors for exact distances: {piece.vectors or 'an array, to be named'}")
-    parameters = dict(manifest.first_segment.parameters)
+    parameters = python_names(manifest.first_segment.parameters)
     click.echo(f"dictionaries {format_words(manifest.words)}; made by aggtree {manifest.made_by}")
     click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))
     rows = max(1, index.rows)

@@ -67,7 +67,7 @@ for command in (
 @click.argument("index", type=click.Path(path_type=Path))
 @json_option
 def info(index: Path, as_json: bool) -> None:
-    """Tell what INDEX is and how large its parts are.
+    """Show the parameters of INDEX and the sizes of its parts.
 
     Parameters, bytes per vector by part, segments and deleted rows, nodes and leaves per level.
 

@@ -57,9 +57,26 @@ run_options = _apply(
 )
 
 
-def _count(name: str, metavar: str, text: str, otherwise: str = "by rows") -> Callable[[Any], Any]:
-    """An option that is a number of at least 1; left out, it is chosen."""
-    return click.option(name, type=click.IntRange(1), metavar=metavar, help=f"{text} [default: {otherwise}]")
+class Renamed(click.Option):
+    """An option whose former name still works, but is not listed in the help."""
+
+    def __init__(self, declarations: Sequence[str], *, former: str, **attributes: Any) -> None:
+        super().__init__(declarations, **attributes)
+        self.former = former
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        listed = self.opts
+        self.opts = [*listed, self.former]
+        super().add_to_parser(parser, ctx)
+        self.opts = listed
+
+
+def _count(
+    name: str, metavar: str, text: str, otherwise: str = "by rows", **attributes: Any
+) -> Callable[[Any], Any]:
+    """An integer option of at least 1, chosen by the build when it is left out."""
+    words = f"{text} [default: {otherwise}]"
+    return click.option(name, type=click.IntRange(1), metavar=metavar, help=words, **attributes)
 
 
 def _choice(name: str, choices: Sequence[str], text: str) -> Callable[[Any], Any]:
@@ -103,7 +120,14 @@ recipe_options = _apply(
         _count("--shard-rows", "N", "Rows of a code shard."),
         _choice("--cooling", get_args(Cooling), "How dictionaries are refined; kmeans is the paper's way."),
         _count("--bucket", "T", "Nodes of at most T vectors are not split.", "by words"),
-        _count("--stray", "S", "Groups of at most S vectors become no node.", "1"),
+        _count(
+            "--direct-leaves",
+            "S",
+            "Groups of at most S vectors get no node: they are leaves of the split node.",
+            "1",
+            cls=Renamed,
+            former="--stray",
+        ),
         _choice("--norm-bytes", ("1", "2", "4"), "Bytes of a stored norm."),
         _choice("--metric", METRICS, "Euclidean distance, inner product or cosine."),
         click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aggtree.engine.params import METRICS, Metric, SearchParams
-from aggtree.jobs.cli.options import id_set, json_option, progress_for
+from aggtree.jobs.cli.options import Renamed, id_set, json_option, progress_for
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ def _limits(_context: object, _parameter: object, text: str | None) -> tuple[int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class SearchOptions:
     """The options of `search`."""
 
     k: int
     out: Path | None
     ground_truth: str | None
     limits: tuple[int, ...]
-    reach: float
+    pruning_ratio: float
     rerank: int | None
     within: range | str | None
     radius: float | None
@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def params(self) -> SearchParams:
-        return SearchParams(limits=self.limits, reach=self.reach)
+        return SearchParams(limits=self.limits, pruning_ratio=self.pruning_ratio)
 
 
 @click.command()
@@ -59,12 +59,14 @@ class Asked:
     "--limits", callback=_limits, metavar="L1,L2,..", help="Nodes kept per level.  [default: by size]"
 )
 @click.option(
-    "--reach",
+    "--pruning-ratio",
+    cls=Renamed,
+    former="--reach",
     type=click.FloatRange(1),
     default=math.inf,
     show_default="with --limits none, else by size",
     metavar="R",
-    help="Leave out nodes of level 1 beyond R times the mean squared distance of the ten nearest.",
+    help="Prune nodes of level 1 beyond R times the mean squared distance of the ten nearest.",
 )
 @click.option(
     "--rerank",
@@ -99,7 +101,7 @@ class Asked:
 @click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
 @json_option
-def search(index: Path, queries: str, **options: Any) -> None:
+def search(index: Path, queries: str, **given: Any) -> None:
     """Answer the queries of a file, and measure.
 
     Prints recall, time per query, nodes and leaves visited. Without --rerank distances are those to the
@@ -117,41 +119,41 @@ def search(index: Path, queries: str, **options: Any) -> None:
     from aggtree.jobs import search as search_job
     from aggtree.storage.index.reader import open_index
 
-    asked = Asked(**options)
-    if asked.out is not None:
-        search_job.check_output(asked.out, (".ivecs", ".npy") if asked.radius is None else (".npz",))
-    with open_index(index, asked.vectors) as opened:
+    options = SearchOptions(**given)
+    if options.out is not None:
+        search_job.check_output(options.out, (".ivecs", ".npy") if options.radius is None else (".npz",))
+    with open_index(index, options.vectors) as opened:
         block = search_job.read_queries(queries, opened.dimension)
-        if asked.radius is None:
-            _answer_nearest(opened, block, asked)
+        if options.radius is None:
+            _answer_nearest(opened, block, options)
         else:
-            _answer_ranges(opened, block, asked, asked.radius)
+            _answer_ranges(opened, block, options, options.radius)
 
 
-def _answer_nearest(opened: "Index", block: "NDArray[Any]", asked: Asked) -> None:
+def _answer_nearest(opened: "Index", block: "NDArray[Any]", options: SearchOptions) -> None:
     """The k nearest of each query."""
     from aggtree.jobs import search as search_job
     from aggtree.jobs.cli import tables as reports
 
-    truth = search_job.load_truth(asked.ground_truth, len(block)) if asked.ground_truth else None
+    truth = search_job.load_truth(options.ground_truth, len(block)) if options.ground_truth else None
     answer, report = search_job.run_queries(
         opened,
         block,
-        k=asked.k,
-        params=asked.params,
-        rerank=asked.rerank or 0,
-        within=asked.within,
-        recall=asked.recall,
-        time_ms=asked.time_ms,
-        threads=asked.threads,
+        k=options.k,
+        params=options.params,
+        rerank=options.rerank or 0,
+        within=options.within,
+        recall=options.recall,
+        time_ms=options.time_ms,
+        threads=options.threads,
         truth=truth,
     )
-    if asked.out is not None:
-        search_job.save_ids(asked.out, answer.ids)
-    reports.show_search(report, asked.out, as_json=asked.as_json)
+    if options.out is not None:
+        search_job.save_ids(options.out, answer.ids)
+    reports.show_search(report, options.out, as_json=options.as_json)
 
 
-def _answer_ranges(opened: "Index", block: "NDArray[Any]", asked: Asked, radius: float) -> None:
+def _answer_ranges(opened: "Index", block: "NDArray[Any]", options: SearchOptions, radius: float) -> None:
     """All that is within the radius of each query."""
     from aggtree.jobs import search as search_job
     from aggtree.jobs.cli import tables as reports
@@ -160,14 +162,14 @@ def _answer_ranges(opened: "Index", block: "NDArray[Any]", asked: Asked, radius:
         opened,
         block,
         radius,
-        params=asked.params,
-        rerank=bool(asked.rerank),
-        within=asked.within,
-        threads=asked.threads,
+        params=options.params,
+        rerank=bool(options.rerank),
+        within=options.within,
+        threads=options.threads,
     )
-    if asked.out is not None:
-        search_job.save_ranges(asked.out, found)
-    reports.show_ranges(found, milliseconds, asked.out, as_json=asked.as_json)
+    if options.out is not None:
+        search_job.save_ranges(options.out, found)
+    reports.show_ranges(found, milliseconds, options.out, as_json=options.as_json)
 
 
 @click.command()

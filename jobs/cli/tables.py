@@ -118,13 +118,15 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
     """Recall, times and visits of a file of queries."""
     if as_json:
         recall = {f"R@{rank}": value for rank, value in report.recall.items()}
-        print_json(asdict(report) | {"recall": recall, "out": out})
+        record = asdict(report) | {"recall": recall, "out": out, "reach": report.pruning_ratio}
+        del record["pruning_ratio"]  # programs know it by its first name
+        print_json(record)
         return
     limits = ",".join(map(str, report.limits))
     rerank = f", the best {report.rerank} re-ranked" if report.rerank else ""
     allowed = "" if report.allowed is None else f", {report.allowed:,} rows allowed"
-    reach = "" if report.reach is None else f", reach {report.reach:.3f}"
-    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{reach}{rerank}{allowed}")
+    pruning = "" if report.pruning_ratio is None else f", pruning ratio {report.pruning_ratio:.3f}"
+    click.echo(f"{report.queries:,} queries, k {report.k}, limits {limits}{pruning}{rerank}{allowed}")
     if report.recall:
         click.echo("  ".join(f"R@{rank} {value:.4f}" for rank, value in report.recall.items()))
     if report.found is not None:

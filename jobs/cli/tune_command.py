@@ -93,14 +93,14 @@ def show_points(index: Path, k: int, points: "Sequence[TunedPoint]", *, as_json:
         return
     print_table(
         f"{index}: k {k}",
-        ("recall", "±", "ms", "limits", "reach", "rerank"),
+        ("recall", "±", "ms", "limits", "pruning ratio", "rerank"),
         (
             (
                 f"{point.recall:.4f}",
                 f"{point.error:.4f}",
                 f"{point.milliseconds:.3f}",
                 ",".join(map(str, point.limits)),
-                f"{point.reach:.3f}" if point.reach < inf else "",
+                f"{point.pruning_ratio:.3f}" if point.pruning_ratio < inf else "",
                 str(point.rerank or ""),
             )
             for point in points

@@ -157,11 +157,11 @@ def sample_bytes(work: Workload) -> int:
 def nodes_per_row(work: Workload) -> float:
     """Most nodes a tree can have per row.
 
-    A node that is not split has more than `stray` rows, and no row is in two of them. A split node has more
-    than `bucket` rows, and a row is in at most one at each level.
+    A node that is not split has more than `direct_leaves` rows, and no row is in two of them. A split
+    node has more than `bucket` rows, and a row is in at most one at each level.
     """
     levels, tree = work.layout.levels, work.tree
-    return min(levels / (tree.stray + 1), 1 / (tree.stray + 1) + levels / (tree.bucket + 1))
+    return min(levels / (tree.direct_leaves + 1), 1 / (tree.direct_leaves + 1) + levels / (tree.bucket + 1))
 
 
 def tree_row_bytes(work: Workload) -> int:

@@ -36,16 +36,17 @@ def default_words(rows: int) -> Words:
 def default_tree(words: Words, rows: int) -> TreeParams:
     """Larger buckets behind a wide first dictionary: its nodes are already small.
 
-    Measured on 500,000 real SIFT with 1024 first words: bucket 1024 and stray 16 find more in less than half
-    the time of 128 and 1, and take 13.0 instead of 15.0 bytes per vector. Behind the widest dictionary a node
-    of a hundred million rows has 1500: sieved at a stretch they take less time than with their best children,
-    and so do the few nodes that have many more. A node of a billion has 15,000, which is too many.
+    Measured on 500,000 real SIFT with 1024 first words: bucket 1024 and direct_leaves 16 find more in less
+    than half the time of 128 and 1, and take 13.0 instead of 15.0 bytes per vector. Behind the widest
+    dictionary a node of a hundred million rows has 1500: sieved at a stretch they take less time than with
+    their best children, and so do the few nodes that have many more. A node of a billion has 15,000, which
+    is too many.
     """
     if words[0] <= 256:
-        return TreeParams(bucket=64, stray=1)
+        return TreeParams(bucket=64, direct_leaves=1)
     if words[0] < 65_536:
-        return TreeParams(bucket=1024, stray=16)
-    return TreeParams(bucket=16_384 if rows < 4096 * words[0] else 4096, stray=16)
+        return TreeParams(bucket=1024, direct_leaves=16)
+    return TreeParams(bucket=16_384 if rows < 4096 * words[0] else 4096, direct_leaves=16)
 
 
 def default_batch_rows(rows: int, train_rows: int | None = None) -> int:

@@ -26,15 +26,16 @@ from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.version import __version__
+from aggtree.storage.work.job_record import PYTHON_NAMES
 
 Words = str | int | Sequence[int]
 """Sizes of the dictionaries: `"4096,256x8"`, one size for all of them, or each size."""
 
-_REUSED = "taken"
-"""Name of `Recipe.reused` in JSON."""
+_KEYS = {name: key for key, name in PYTHON_NAMES.items()}
+"""Fields whose key in JSON is another one."""
 _LATER: dict[str, Any] = {
     "metric": "l2",
-    _REUSED: "",
+    _KEYS["reused"]: "",
     "continued": False,
     "rounds": AnnealingParams.rounds,
     "tolerance": AnnealingParams.tolerance,
@@ -95,20 +96,21 @@ class Recipe:
     def flat(self) -> dict[str, Any]:
         """All values in one flat record, as JSON has them."""
         own = asdict(self)
-        own[_REUSED] = own.pop("reused")
-        return {**own.pop("annealing"), **own.pop("tree"), **own, "words": list(self.words)}
+        values = {**own.pop("annealing"), **own.pop("tree"), **own, "words": list(self.words)}
+        return {_KEYS.get(name, name): value for name, value in values.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The record by which a build is remembered, and from which its id is computed."""
+        """The record kept with a build, from which its id is computed."""
         later = _LATER.items()
         return {name: value for name, value in self.flat().items() if (name, value) not in later}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Recipe":
-        """The recipe a job or a manifest remembers; IndexFormatError when it is none of ours."""
+        """The recipe in a job record or a manifest; IndexFormatError when it is invalid."""
         try:
             known = _LATER | dict(record)
-            known |= {"words": tuple(known["words"]), "reused": known[_REUSED]}
+            known |= {name: known[key] for name, key in _KEYS.items()}
+            known["words"] = tuple(known["words"])
             annealing, tree = _made_of(AnnealingParams, known), _made_of(TreeParams, known)
             return _made_of(cls, known | {"annealing": annealing, "tree": tree})
         except (KeyError, TypeError, ValueError) as error:
@@ -154,7 +156,7 @@ class Choices:
     words, dictionaries : sizes of the dictionaries, and how many; or the index whose dictionaries are reused.
     continue_training : go on training the dictionaries that are reused.
     annealing : all but its words, which the two above decide.
-    bucket, stray, norm_bytes : see TreeParams.
+    bucket, direct_leaves, norm_bytes : see TreeParams.
     """
 
     words: Words | None = None
@@ -165,7 +167,7 @@ class Choices:
     batch_rows: int | None = None
     shard_rows: int | None = None
     bucket: int | None = None
-    stray: int | None = None
+    direct_leaves: int | None = None
     norm_bytes: Literal[1, 2, 4] = TreeParams.norm_bytes
     skip_invalid: bool = False
     metric: Metric = "l2"
@@ -174,8 +176,8 @@ class Choices:
         """The tree of these choices over `rows` codes of such words."""
         usual = defaults.default_tree(words, rows)
         bucket = usual.bucket if self.bucket is None else self.bucket
-        stray = min(bucket, usual.stray) if self.stray is None else self.stray
-        return TreeParams(bucket=bucket, stray=stray, norm_bytes=self.norm_bytes)
+        direct_leaves = min(bucket, usual.direct_leaves) if self.direct_leaves is None else self.direct_leaves
+        return TreeParams(bucket=bucket, direct_leaves=direct_leaves, norm_bytes=self.norm_bytes)
 
 
 def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedDictionaries | None]:

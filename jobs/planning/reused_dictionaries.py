@@ -35,7 +35,9 @@ class ReusedDictionaries:
         checksums = BlockChecksums()
         checksums.add(content)
         if _name(checksums.blocks) != self.checksum:
-            raise IndexFormatError(f"{self.path}: is damaged or was changed; run `aggtree verify`")
+            raise IndexFormatError(
+                f"{self.path}: is damaged or was changed; call aggtree.verify or run `aggtree verify`"
+            )
         write_bytes(path, content)
 
 

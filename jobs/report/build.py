@@ -172,4 +172,4 @@ def _tuned_figure(k: int, points: Sequence[TunedPoint]) -> Figure:
 
 def _limits(point: TunedPoint) -> str:
     limits = ",".join(map(str, point.limits))
-    return limits if point.reach == math.inf else f"{limits} within {point.reach:.3f}"
+    return limits if point.pruning_ratio == math.inf else f"{limits} within {point.pruning_ratio:.3f}"

@@ -230,7 +230,7 @@ def column_chart(title: str, x: str, y: str, columns: Sequence[tuple[str, Sequen
 def row_chart(
     title: str, rows: Sequence[tuple[str, float, str]], *, most: float | None = None, limits: bool = False
 ) -> str:
-    """Lying bars with their names above and their values behind; `limits` shows how far they could reach."""
+    """Horizontal bars, names above and values behind; `limits` shows how long they could be."""
     step, left = 30.0, 4.0
     canvas = Canvas(step * len(rows) + 6, title)
     longest = most or max((value for _, value, _ in rows), default=1.0) or 1.0

@@ -83,7 +83,7 @@ class DictionaryFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class CodeFigures:
-    """What a sample of codes says.
+    """What a sample of codes shows.
 
     mutual : (M, M) mutual information of two dictionaries in bits, H(I_m) on the diagonal.
     errors : mean squared error of the vectors of `vectors` rows after 0, 1, ..., M words; empty without them.

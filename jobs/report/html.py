@@ -1,6 +1,6 @@
 """The page of `aggtree report` as text: one file, no scripts, no fonts, nothing fetched.
 
-A browser is told by the page's own policy that nothing may be loaded. Light and dark follow the reader's
+The page's own policy forbids a browser to load anything. Light and dark follow the reader's
 system. Every picture has its numbers as a table below it.
 """
 
@@ -120,7 +120,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Figures that belong together; `note` says what they are, or why there are none."""
+    """Figures that belong together; `note` explains what they are, or why there are none."""
 
     title: str
     note: str

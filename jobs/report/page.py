@@ -15,6 +15,7 @@ from aggtree.storage.index.format import CODES
 from aggtree.storage.index.opened.vectors import Vectors
 from aggtree.storage.index.reader import Index, open_index
 from aggtree.storage.version import __version__
+from aggtree.storage.work.job_record import python_names
 
 
 def write_page(path: Path, out: Path, vectors: Vectors | None = None) -> None:
@@ -70,10 +71,10 @@ def parameter_section(index: Index) -> Section:
     first = index.manifest.first_segment
     rows = [
         (name, format_words(value) if name == "words" else str(value))
-        for name, value in sorted(first.parameters.items())
+        for name, value in sorted(python_names(first.parameters).items())
     ]
     source = [(name, str(value)) for name, value in sorted(first.source.items())]
-    source.append(("vectors", first.vectors or "an array; not remembered"))
+    source.append(("vectors", first.vectors or "an array; location unknown"))
     if first.codes:
         source.append(("codes", first.codes.location))
     note = "What decides the bytes of this index: the same values on the same vectors give the same files."
@@ -231,7 +232,7 @@ def _mutual_figure(codes: CodeFigures) -> Figure:
     matrix = codes.mutual.tolist()
     return Figure(
         title="Mutual information",
-        note="Bits that two dictionaries both tell: few mean capacity. What any sample shows is taken off.",
+        note="Mutual information in bits: less leaves more capacity. The bias of the sample is subtracted.",
         svg=heat_map("Mutual information of the dictionaries", matrix, names, "bits"),
         table=Table(
             columns=("", *names),

@@ -58,7 +58,7 @@ def check_scheduler(client: Any) -> None:
 
 
 def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Path, codes: str = "") -> None:
-    """Ask every worker; JobError names the first that could not do the work, and why.
+    """Query every worker; JobError names the first that could not do the work, and why.
 
     codes : URL of a code store outside the index.
     """

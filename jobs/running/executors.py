@@ -69,7 +69,7 @@ class Executor(ABC):
 
 
 class _Ledger:
-    """What is in flight in one stage: attempts and rows told so far, so that the display stays right."""
+    """What is in flight in one stage: attempts and rows reported so far, so that the display stays right."""
 
     def __init__(self, stage: str, progress: Progress) -> None:
         self._stage = stage
@@ -85,11 +85,11 @@ class _Ledger:
             self._progress.advance(rows)
 
     def finish(self, task: Task) -> None:
-        """The task is done: tell the rows it has not told itself."""
+        """The task is done: report the rows it has not reported itself."""
         self.tick(task.number, task.rows - self._told.get(task.number, 0))
 
     def fail(self, task: Task, error: BaseException) -> None:
-        """Take back what was told; raise when the task may not be tried again."""
+        """Take back what was reported; raise when the task may not be tried again."""
         self.tick(task.number, -self._told.get(task.number, 0))
         attempts = self._attempts[task.number] = self._attempts.get(task.number, 0) + 1
         if attempts >= ATTEMPTS or is_final(error):
@@ -309,7 +309,7 @@ def event_loop() -> Iterator[Any]:
 def local_cluster(workers: int) -> DaskExecutor:
     """A cluster of `workers` spawned processes of one thread each, on this machine.
 
-    A worker that is killed before it has told its address leaves no cluster: another one is started.
+    A worker that is killed before it has reported its address leaves no cluster: another one is started.
     """
     attempts = 1
     while True:
@@ -367,7 +367,7 @@ def _start_local_cluster(workers: int) -> DaskExecutor:
 
 def _dashboard(client: Any) -> str:
     """Where the scheduler shows its dashboard, as words; the library that draws it is an extra there."""
-    with suppress(Exception):  # a scheduler that does not tell has none to show
+    with suppress(Exception):  # a scheduler that does not report one has none to show
         if client.dashboard_link and client.run_on_scheduler(importlib.util.find_spec, "bokeh") is not None:
             return f", dashboard {client.dashboard_link}"
     return ""

@@ -55,7 +55,7 @@ class RunOptions:
     scheduler : address of an existing Dask scheduler, such as `tcp://host:8786`.
     codes : URL of the code store, such as `s3://bucket/codes.zarr`; None keeps it in the index directory, or
         where a build that is continued has it.
-    progress : who is told what the job does; see `make_progress`.
+    progress : what the job reports to; see `make_progress`.
     """
 
     memory: str | int = DEFAULT_MEMORY
@@ -136,7 +136,7 @@ class JobRun:
 
         recipe = Recipe.from_json(job.parameters)
         if job.codes:
-            open_codes(job, recipe)  # a place that cannot be written is told before hours of training
+            open_codes(job, recipe)  # a location that cannot be written is reported before hours of training
         check_room(job, self.plan)
         if self.cluster is not None:
             check_scheduler(self.cluster.client)

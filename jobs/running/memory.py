@@ -6,7 +6,7 @@ peak       what was measured while it ran, by a thread that adds up the process 
 
 Every page counts once over the whole tree: a process's own pages, and of the file pages it shares, such as
 those of the libraries, the largest share of any process. Strangers that map the same libraries make no
-difference, as they would to the proportional set size. Where the system does not tell which pages are
+difference, as they would to the proportional set size. Where the system does not report which pages are
 shared, all count in each process, which can only be more.
 """
 
@@ -157,7 +157,7 @@ class MemoryTrace:
 class MemoryMeter:
     """Context manager: a thread measures the process tree until the block ends.
 
-    `peak` is the largest sum seen, `take_stage_peak()` the largest since it was last asked; `trace` is what
+    `peak` is the largest sum seen, `take_stage_peak()` the largest since its last call; `trace` is what
     the stage used so far, over time.
     """
 

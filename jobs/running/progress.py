@@ -1,6 +1,6 @@
 """How a job reports what it is doing.
 
-A job speaks to one `Progress`: stages begin, advance and end, and notes are said between. What becomes of
+A job reports to one `Progress`: stages begin, advance and end, with notes in between. What becomes of
 it is the listener's affair: a live display on a terminal or in a notebook, plain lines, records of `logging`,
 JSON events for a program, or nothing.
 """
@@ -61,7 +61,7 @@ class Progress:
         """Show an event of the present stage."""
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """Nothing more will be reported."""
 
     @property
     def seconds(self) -> float:
@@ -218,7 +218,7 @@ def format_time(seconds: float) -> str:
 
 
 ProgressChoice = Progress | ProgressKind | bool | None
-"""Who is told what a job does: a listener or a kind of one, False for nobody, None for the default."""
+"""What a job reports to: a listener or a kind of one, False for none, None for the default."""
 
 
 def make_progress(choice: ProgressChoice) -> Progress:

@@ -1,4 +1,4 @@
-"""Rows on their way from a source to the computation.
+"""The data flow from a source to the computation.
 
 `as_dask_array` shows any source as a Dask array whose chunks are row ranges; `read_in_order` walks such an
 array chunk by chunk, reading ahead in a thread so that reading and computing overlap. A numpy or Dask array
@@ -27,7 +27,7 @@ VectorArray = NDArray[np.integer | np.floating]
 
 
 class DaskArray(Protocol):
-    """An array (rows, dimension) of Dask; only its chunks are asked for, so Dask need not be there."""
+    """An array (rows, dimension) of Dask; only its chunks are used, so Dask need not be installed."""
 
     @property
     def dask(self) -> object:

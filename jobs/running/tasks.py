@@ -27,7 +27,7 @@ _FINAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EP
 
 
 class Task(Protocol):
-    """What every task tells about itself."""
+    """What every task reports about itself."""
 
     @property
     def number(self) -> int:

@@ -21,7 +21,7 @@ from aggtree.storage.sources.base import open_source
 
 
 def main() -> None:
-    """Compute a row of a source, or build a tiny index, as the order on the input says."""
+    """Compute a row of a source, or build a tiny index, as the order on standard input states."""
     order = json.loads(sys.stdin.read())
     if "spec" in order:
         open_source(order["spec"]).read(0, 1)

@@ -2,7 +2,7 @@
 
 The compiler keeps about 90 MiB in the process that ran it; a process that finds the compiled code on disk
 does not need them. So a child builds a tiny index like the one wanted and goes away, and this process and
-all its workers load what it left in numba's cache. A mark beside that cache says that it was done.
+all its workers load what it left in numba's cache. A mark beside that cache records that it was done.
 """
 
 import json
@@ -29,7 +29,7 @@ PROGRAM = "from aggtree.jobs.running.tiny_build import main; main()"
 
 
 def compile_source_kernels(source: VectorSource) -> None:
-    """See to it that numba's cache holds the kernels that compute rows, before the first row is asked for."""
+    """See to it that numba's cache holds the kernels that compute rows, before the first row is needed."""
     if source.spec.startswith("synthetic:"):
         _compile_in_child({"spec": source.spec}, {"source": source.spec.partition("?")[0]}, Progress())
 

@@ -69,12 +69,12 @@ def shard_records(job: JobRecord) -> dict[int, ShardRecord]:
 
 
 def store_records(job: JobRecord, store: CodeStore) -> tuple[FileRecord, ...]:
-    """What the manifest says of the codes; an error when a shard has vanished meanwhile."""
+    """What the manifest records of the codes; an error when a shard has vanished meanwhile."""
     shards = shard_records(job)
     missing = set(range(store.shards)) - store.present(shards)
     if missing:
         raise IndexFormatError(
-            f"{store.location}: shard {min(missing)} is missing; run `aggtree encode` or build again"
+            f"{store.location}: shard {min(missing)} is missing; build again or run `aggtree encode`"
         )
     directory = "" if job.codes else f"{job.build_directory.name}/{CODES}"
     return tuple(store.file_records(directory, shards))

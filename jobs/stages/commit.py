@@ -34,7 +34,7 @@ def placed(job: JobRecord, made: SegmentManifest) -> IndexManifest:
 
 
 def first_error(job: JobRecord, first: SegmentManifest) -> float | None:
-    """Mean squared error of the rows that the dictionaries were made for: as remembered, or as noted."""
+    """Mean squared error of the training rows: from the manifest, or as noted by the job."""
     return read_facts(job).training_error if first.distortion is None else first.distortion
 
 
@@ -67,7 +67,7 @@ def _appended(job: JobRecord, now: IndexManifest, made: SegmentManifest) -> Inde
 
 
 def _compacted(now: IndexManifest, made: SegmentManifest) -> SegmentManifest:
-    """One segment of all rows, which remembers where each came from."""
+    """One segment of all rows, which records where each came from."""
     pieces = now.all_pieces
     if len(pieces) == 1:
         return replace(made, vectors=pieces[0].vectors)

@@ -26,7 +26,7 @@ class EncodeTask:
     source : its spec, or the source itself when it never leaves this process.
     skip_invalid : rows with NaN or infinite values get a code of zeros and are named in the record;
         otherwise the first one is an error.
-    sample : so many rows of the shard are decoded again, to tell how well the dictionaries suit them.
+    sample : so many rows of the shard are decoded again, to measure how well the dictionaries fit them.
     """
 
     number: int

@@ -151,7 +151,8 @@ class Stages:
         """Encode the shards that are missing, or copy their codes."""
         if not self.job.done("train"):
             raise JobError(
-                f"{self.job.index}: the dictionaries are not trained yet; run `aggtree train` first"
+                f"{self.job.index}: the dictionaries are not trained yet; "
+                "call aggtree.build or run `aggtree train` first"
             )
         store = self._code_store()
         missing = self._missing_shards(store)
@@ -259,15 +260,15 @@ class Stages:
         finish_job(self.job.index)
 
     def _describe(self) -> SegmentManifest:
-        """Write the tree's files; returns what a manifest says of this build."""
+        """Write the tree's files; returns what the manifest records of this build."""
         partitions, progress = sorted(self.job.done("build")), self.runner.progress
         progress.begin("commit", len(partitions) * (len(self.recipe.words) + 1), unit="slices")
-        told = 0
+        reported = 0
 
         def advance(done: int, _: int) -> None:
-            nonlocal told
-            progress.advance(done - told)
-            told = done
+            nonlocal reported
+            progress.advance(done - reported)
+            reported = done
 
         tree = stitch_partitions(
             self.job.index,
@@ -295,7 +296,7 @@ class Stages:
     def _needed_source(self) -> VectorSource:
         if self.inputs.source is None:
             raise JobError(
-                f"{self.job.index}: codes are missing; run `aggtree encode` first, "
+                f"{self.job.index}: codes are missing; call aggtree.build or run `aggtree encode` first, "
                 "or build again with `repair` if the index is damaged"
             )
         return self.inputs.source
@@ -328,5 +329,5 @@ class Stages:
 
 
 def _has_size(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether the output of a finished task is there with the size its record says."""
+    """Whether the output of a finished task is there with the size in its record."""
     return path.is_file() and path.stat().st_size == record["bytes"]

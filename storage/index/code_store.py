@@ -35,7 +35,7 @@ MAX_CHUNK_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """A shard that was written: what a job keeps of it, and what the manifest says of its file."""
+    """A shard that was written: what a job keeps of it, and what the manifest records of its file."""
 
     shard: int
     rows: int
@@ -69,7 +69,7 @@ class _Files(Protocol):
 class CodeStore:
     """An open code store. Shard i holds rows i·shard_rows .. min((i + 1)·shard_rows, rows).
 
-    build : id of the build whose codes these are, which a remote store says; otherwise "".
+    build : id of the build whose codes these are, which a remote store records; otherwise "".
     """
 
     def __init__(
@@ -238,7 +238,7 @@ def _shard_record(shard: int, rows: int, data: bytes) -> ShardRecord:
 
 
 def _metadata(rows: int, width: int, shard_rows: int, chunk_rows: int) -> dict[str, Json]:
-    """What zarr.json says; written here so that its bytes do not depend on the release of zarr."""
+    """The content of zarr.json; written here so that its bytes do not depend on the release of zarr."""
     checksum: Json = {"name": "crc32c"}
     sharding: dict[str, Json] = {
         "chunk_shape": [chunk_rows, width],

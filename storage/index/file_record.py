@@ -1,4 +1,4 @@
-"""What a manifest says of files and sources, how files are compared with the disk, how fields are read.
+"""What a manifest records of files and sources, how files are compared with the disk, how fields are read.
 
 Nothing in a record is trusted: a field of another kind than expected is a TypeError or ValueError.
 """
@@ -159,7 +159,7 @@ def file_problem(index: Path, record: FileRecord) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "not a file"
     if status.st_size != record.bytes:
-        return f"{status.st_size:,} bytes, the manifest says {record.bytes:,}: truncated or changed"
+        return f"{status.st_size:,} bytes, the manifest states {record.bytes:,}: truncated or changed"
     return ""
 
 

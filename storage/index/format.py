@@ -1,4 +1,4 @@
-"""The index directory as code; docs/reference/format.md says the same in words.
+"""The index directory as code; docs/reference/format.md describes it in words.
 
     sift.index/
       manifest.json          the committed build: what it is, and every file with size and checksums

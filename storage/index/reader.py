@@ -38,7 +38,7 @@ from aggtree.storage.index.tuning import read_tuning, write_tuning
 OPEN_ATTEMPTS = 20
 
 Stamp = tuple[int, int, int, int]
-"""What tells one manifest file from the next without reading it."""
+"""What distinguishes one manifest file from the next without reading it."""
 
 
 class Index:
@@ -89,7 +89,7 @@ class Index:
             one, with the vectors themselves if they are at hand.
         radius : answers whose squared distance exceeds radius² are left out; `range_search` finds all others.
         recall, time_ms : instead of params and rerank: the fastest search that reaches this recall, or the
-            one that finds most in so many milliseconds per query, as `aggtree tune` measured.
+            one that finds most in so many milliseconds per query, as measured by `aggtree.tune`.
 
         Returns ids (q, k) int64, row numbers or the user's own, and distances (q, k) float32, nearest first,
         padded with -1 and inf where fewer were found. Without `rerank` distances are those to the vectors'
@@ -171,7 +171,7 @@ class Index:
         ids : (n,) integers, the user's own if the index has them; ValueError names one that is not there.
 
         Codes are read from the index's code store, a chunk of rows at a time, and own ids are found by a pass
-        over all of them: ask for many at once. With the metric cosine these are vectors of length 1.
+        over all of them, so request many at once. With the metric cosine these are vectors of length 1.
         """
         return self._open().reconstruct(ids)
 
@@ -206,7 +206,7 @@ class Index:
 
     @property
     def params(self) -> SearchParams:
-        """How far a search looks that does not say."""
+        """The parameters of a search that names none."""
         return self._open().space.default_params
 
     @property
@@ -234,7 +234,7 @@ class Index:
         """The tree's arrays, read-only; ValueError for an index of several."""
         trees = self.searcher.trees
         if len(trees) > 1:
-            raise ValueError(f"{self.path}: has {len(trees)} trees; `aggtree compact` makes them one")
+            raise ValueError(f"{self.path}: has {len(trees)} trees; call aggtree.compact to merge them")
         return trees[0]
 
     @property
@@ -254,7 +254,7 @@ class Index:
 
     @property
     def tuning(self) -> Tuning:
-        """What `aggtree tune` measured; ValueError when it did not."""
+        """What `aggtree.tune` measured; ValueError when the index was not tuned."""
         return self._open().tuning
 
     def tuned(self, request: SearchRequest) -> SearchRequest:

@@ -1,4 +1,4 @@
-"""What a search costs and finds on this machine, measured by `aggtree tune`, kept beside the manifest.
+"""Recall and time of searches on this machine, measured by `aggtree.tune`, kept beside the manifest.
 
     sift.index/tuning.json   sealed record: the build it was measured on, and for each k the points that
                              find more than every faster one
@@ -23,11 +23,11 @@ VERSION = 1
 
 def point_to_json(point: TunedPoint) -> dict[str, Json]:
     """A point as it is written, and as `tune` prints it for programs."""
-    # JSON has no infinity.
-    reach: dict[str, Json] = {"reach": point.reach} if point.reach < math.inf else {}
+    # JSON has no infinity. On disk the pruning ratio keeps its first name.
+    pruned: dict[str, Json] = {"reach": point.pruning_ratio} if point.pruning_ratio < math.inf else {}
     return {
         "limits": list(point.limits),
-        **reach,
+        **pruned,
         "rerank": point.rerank,
         "recall": point.recall,
         "error": point.error,
@@ -43,7 +43,7 @@ def point_from_json(record: Mapping[str, Any]) -> TunedPoint:
         recall=float(record["recall"]),
         milliseconds=float(record["milliseconds"]),
         error=float(record.get("error", 0.0)),
-        reach=float(record.get("reach", math.inf)),
+        pruning_ratio=float(record.get("reach", math.inf)),
     )
     _ = made.params  # its own checks
     return made
@@ -64,7 +64,7 @@ def read_tuning(index: Path, build: str) -> Tuning | None:
 
     IndexFormatError when they are damaged.
     """
-    path, remedy = index / TUNING, "run `aggtree tune` again"
+    path, remedy = index / TUNING, "call aggtree.tune or run `aggtree tune` again"
     record = read_beside(path, (FORMAT, VERSION), build, remedy)
     if record is None:
         return None

@@ -97,7 +97,7 @@ class VectorSource(ABC):
         """Rows start..stop (stop not included) as a new C-contiguous (stop - start, dimension) array."""
         if not 0 <= start <= stop <= self.rows:
             raise SourceError(
-                f"{self.spec}: rows {start} to {stop} are asked for, it has rows 0 to {self.rows}"
+                f"{self.spec}: rows {start} to {stop} are requested, it has rows 0 to {self.rows}"
             )
         if start == stop:
             return np.empty((0, self.dimension), self.dtype)
@@ -118,7 +118,7 @@ class VectorSource(ABC):
         ordered = numbers[order].astype(np.int64)
         if ordered.size and not 0 <= ordered[0] <= ordered[-1] < self.rows:
             wrong = ordered[0] if ordered[0] < 0 else ordered[-1]
-            raise SourceError(f"{self.spec}: row {wrong} is asked for, it has rows 0 to {self.rows}")
+            raise SourceError(f"{self.spec}: row {wrong} is requested, it has rows 0 to {self.rows}")
         out = np.empty((len(numbers), self.dimension), self.dtype)
         for low, high in self._take_runs(ordered):
             first = int(ordered[low])
@@ -143,7 +143,7 @@ class VectorSource(ABC):
                 low = high
 
     def fingerprint(self) -> dict[str, int | str]:
-        """What tells this source from another, cheaply: shape, dtype and a checksum of sampled rows.
+        """What distinguishes this source from another, cheaply: shape, dtype and a checksum of sampled rows.
 
         The checksum covers 4 KiB of rows at the start, at the end and at 64 evenly spaced places. Neither
         path nor time nor file format enter: a copied or converted file is the same source.
@@ -210,7 +210,7 @@ def check_shape(name: str, rows: int, dimension: int) -> None:
     if not 1 <= dimension <= MAX_DIMENSION:
         raise SourceError(
             f"{name}: dimension {dimension} in its header, expected 1 to {MAX_DIMENSION}: "
-            "it is damaged or of another format than its name says"
+            "it is damaged or of another format than its name suggests"
         )
     if rows < 1:
         raise SourceError(f"{name}: holds no rows: write it again")
@@ -223,7 +223,7 @@ def split_name(spec: str) -> tuple[str, str]:
 
 
 def suffix_of(location: str) -> str:
-    """The suffix that tells the format, in lower case, without the dot."""
+    """The suffix that names the format, in lower case, without the dot."""
     found = _SUFFIX.search(location.rstrip("/"))
     return found.group(1).lower() if found else ""
 
@@ -280,7 +280,7 @@ def _unknown_suffix(location: str, suffix: str) -> str:
         return f"{location}: no such file: check the path"
     if suffix in PACKED_SUFFIXES:
         return f"{location}: is packed, rows cannot be read by number: unpack it first"
-    kind = f"unknown suffix .{suffix}" if suffix else "no suffix tells its format"
+    kind = f"unknown suffix .{suffix}" if suffix else "no suffix names its format"
     return f"{location}: {kind}: expected {known}, or a directory of .npy files"
 
 

@@ -49,7 +49,7 @@ class IdSource(ABC):
         return out
 
     def fingerprint(self) -> dict[str, int | str]:
-        """What tells these ids from others: a checksum of all of them."""
+        """What distinguishes these ids from others: a checksum of all of them."""
         checksum = 0
         for _, ids in self.blocks():
             checksum = crc32c(ids.astype(STORED, copy=False), checksum)

@@ -29,7 +29,7 @@ ARRAYS: tuple[tuple[str, str, tuple[int, ...], Any], ...] = (
     ("weights", "<u2", (LEVELS,), np.int64),
     ("children", "<u8", (CHILDREN,), np.uint64),
     ("factors", "<u2", (256,), np.int64),
-    ("reach", "<u2", (), np.int64),
+    ("max_step", "<u2", (), np.int64),
 )
 
 

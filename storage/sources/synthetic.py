@@ -45,7 +45,7 @@ class SyntheticSource(VectorSource):
             raise SourceError(f"{self.spec}: row numbers must be a list of integers, got {numbers.dtype}")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.rows):
             raise SourceError(
-                f"{self.spec}: rows {numbers.min()} to {numbers.max()} asked for, it has {self.rows}"
+                f"{self.spec}: rows {numbers.min()} to {numbers.max()} requested, it has {self.rows}"
             )
         return self._set.take(numbers.astype(np.uint64) + np.uint64(self._first))
 
@@ -66,7 +66,7 @@ def open_vectors(location: str, _name: str) -> SyntheticSource:
             raise SourceError(f"{location}: unknown setting {key!r}, it has {', '.join(numbers)}: {EXAMPLE}")
         digits = value.replace("_", "")
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= MAX_NUMBER):
-            raise SourceError(f"{location}: {key}={value!r} is no whole number up to 2**63 - 1: {EXAMPLE}")
+            raise SourceError(f"{location}: {key}={value!r} is no integer from 0 to 2**63 - 1: {EXAMPLE}")
         numbers[key] = int(digits)
     if numbers["rows"] < 1 or numbers["first"] + numbers["rows"] > MAX_NUMBER:
         raise SourceError(f"{location}: rows={numbers['rows']}, expected 1 or more: {EXAMPLE}")

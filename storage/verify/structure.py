@@ -197,7 +197,7 @@ def _check_leaf_order(
 
 
 def _check_ids(ids: NDArray[Any], limit: int, report: Report) -> None:
-    """Ids are distinct row numbers; a bit for each row remembers which were seen."""
+    """Ids are distinct row numbers; a bit per row marks which were seen."""
     seen = np.zeros(-(-limit // 8), np.uint8)
     for start, stop in _blocks(len(ids)):
         place = mark_ids(ids[start:stop], limit, seen)

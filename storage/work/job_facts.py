@@ -1,7 +1,7 @@
 """What is known of a job beside its finished partitions, in work-<id>/facts.json.
 
 One sealed record, replaced as a whole by the process that holds the index's lock. A damaged one counts as
-nothing known: what it held is found out again, or is asked of the user again.
+nothing known: what it held is found out again, or must be given by the user again.
 """
 
 from collections.abc import Mapping

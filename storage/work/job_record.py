@@ -39,6 +39,8 @@ from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 JOB = "job.json"
 DONE = "done"
+PYTHON_NAMES = {"taken": "reused", "stray": "direct_leaves"}
+"""Keys of parameters in JSON, by which builds of every release are known, that Python names otherwise."""
 
 Task = Literal["build", "append", "compact"]
 
@@ -134,7 +136,7 @@ def start_job(
     """
     parameters, source = _as_json(parameters), _as_json(source)
     job = JobRecord(index, build_id(parameters, source), parameters, source, codes, task)
-    with suppress(IndexFormatError):  # a damaged record is written again: the id stands for what it said
+    with suppress(IndexFormatError):  # a damaged record is written again: the id stands for its content
         job = _read_job(job.work_directory) or job
     for work in sorted(index.glob(f"{WORK_PREFIX}*")):
         if work != job.work_directory:
@@ -212,15 +214,20 @@ def _refuse(new: JobRecord, what: str, old: JobRecord | None) -> None:
     raise BuildMismatchError(f"{what} with other {_difference(old, new)}; {remedy}")
 
 
+def python_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a build under the names that Python functions give them."""
+    return {PYTHON_NAMES.get(key, key): value for key, value in parameters.items()}
+
+
 def _difference(old: JobRecord, new: JobRecord) -> str:
     """Which values differ, the old one first."""
     for kind, before, after in (
         ("parameters", old.parameters, new.parameters),
         ("input", old.source, new.source),
     ):
-        names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-        if names:
-            changes = (f"{name} {before.get(name)} → {after.get(name)}" for name in names)
+        keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+        if keys:
+            changes = (f"{PYTHON_NAMES.get(key, key)} {before.get(key)} → {after.get(key)}" for key in keys)
             return f"{kind}: {', '.join(changes)}"
     return "format version"
 

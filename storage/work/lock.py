@@ -1,7 +1,7 @@
 """One builder per index directory.
 
 The lock is a file held by `flock`, which the kernel gives back when its owner dies, however it
-dies. The file also says who the owner is: for the message, and for file systems shared by hosts
+dies. The file also names the owner: for the message, and for file systems shared by hosts
 that do not see each other's locks, where an owner on another host is believed to be alive.
 """
 
@@ -22,7 +22,7 @@ from aggtree.storage.sealed_json import seal, unseal
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A process, told apart from a later one of the same number by its start.
+    """A process, distinguished from a later one of the same number by its start.
 
     boot : the running kernel's boot, the same in all containers of a machine; "" where unknown.
     start : of the process, in clock ticks since boot. No wall clock, which may be set back.
@@ -38,7 +38,7 @@ class Owner:
         return cls(pid=os.getpid(), host=socket.gethostname(), boot=_boot(), start=_start(os.getpid()))
 
     def is_near(self) -> bool:
-        """Whether it ran on this machine, where the kernel's locks tell the truth about it."""
+        """Whether it ran on this machine, where the kernel's locks are reliable."""
         return self.host == socket.gethostname() or (self.boot != "" and self.boot == _boot())
 
     def is_gone(self) -> bool:
@@ -143,7 +143,7 @@ def _boot() -> str:
 
 
 def _start(pid: int) -> str:
-    """Start of a living process; "" when it is gone, dead but not yet reaped, or the system does not say."""
+    """Start of a living process; "" when it is gone, dead but not yet reaped, or start times are unknown."""
     try:
         # The name in parentheses may hold spaces. After it come the state and, as 20th field, the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

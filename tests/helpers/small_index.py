@@ -51,7 +51,7 @@ def make_sample(
         Dictionaries(vectors, layout),
         norm_ranges,
         layout.pack(labels),
-        params or TreeParams(bucket=4, stray=1),
+        params or TreeParams(bucket=4, direct_leaves=1),
     )
 
 

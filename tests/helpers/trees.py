@@ -1,4 +1,4 @@
-"""Small random dictionaries, codes and queries of whole numbers, on which float32 arithmetic is exact."""
+"""Small random dictionaries, codes and queries of integers, on which float32 arithmetic is exact."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def random_codes(words: tuple[int, ...], rows: int, alphabet: int, seed: int = 0
 
 
 def whole_ranges(levels: int, norm_bytes: int = 1) -> np.ndarray:
-    """Norm ranges whose step is a whole number for norms of one byte, or of two."""
+    """Norm ranges whose step is an integer for norms of one byte, or of two."""
     low, high = (-1000, 64535) if norm_bytes == 2 else (-100, 410)
     return np.tile(np.array([[low, high]], np.float32), (levels + 1, 1))
 

@@ -29,7 +29,7 @@ from aggtree.storage.work.partitions import open_partition
 
 SAMPLES = {
     "wide": make_sample(),
-    "narrow": make_sample(333, (7, 256, 3, 5), params=TreeParams(bucket=9, stray=2, norm_bytes=2)),
+    "narrow": make_sample(333, (7, 256, 3, 5), params=TreeParams(bucket=9, direct_leaves=2, norm_bytes=2)),
     "paper": make_sample(257, (6, 5, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)),
     "one level": make_sample(50, (3,)),
     "one row": make_sample(1, (300, 2)),

@@ -1,4 +1,4 @@
-"""Files mapped read-only, and how the system is told to bring their pages into memory."""
+"""Files mapped read-only, and how their pages are read into memory."""
 
 import mmap
 import os
@@ -74,7 +74,7 @@ def _populate(pages: mmap.mmap) -> None:
     try:
         pages.madvise(POPULATE_READ)
     except OSError:
-        # An older kernel: ask for the pages, then touch each.
+        # An older kernel: prefetch the pages, then touch each.
         with suppress(OSError):
             pages.madvise(mmap.MADV_WILLNEED)
         np.bitwise_or.reduce(np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE])

@@ -1,6 +1,6 @@
 """Exact distances from the rows of one source of vectors.
 
-The rows a batch of queries asks for are few and far apart. A local file whose rows lie as they are served
+The rows a batch of queries needs are few and far apart. A local file whose rows lie as they are served
 is mapped, and distances are computed where the rows lie. From any other source each row is read once per
 block of queries, in ascending order.
 """

@@ -60,7 +60,7 @@ def _load_dictionaries(path: Path, segment: SegmentManifest) -> tuple[Dictionari
     place = path / segment.directory / DICTIONARIES
     dictionaries, norm_ranges = load_dictionaries(place)
     if (dictionaries.layout.words, dictionaries.dimension) != (segment.words, segment.dimension):
-        raise IndexFormatError(f"{place}: dictionaries of other sizes than the manifest says")
+        raise IndexFormatError(f"{place}: dictionaries of other sizes than the manifest states")
     return dictionaries, norm_ranges
 
 

@@ -34,7 +34,7 @@ from aggtree.storage.row_bits import clear_missing, extended
 
 
 class Snapshot:
-    """The files of one commit, mapped, and what can be asked of them.
+    """The files of one commit, mapped, and what they can be queried for.
 
     own_ids : the user's id of each row, or None.
     maps : the pages of all files.
@@ -153,7 +153,9 @@ class Snapshot:
         if found is None:
             found = self._tuning = read_tuning(self.path, self.manifest.identity)
         if found is None:
-            raise ValueError(f"{self.path}: was not tuned; run `aggtree tune {self.path}` first")
+            raise ValueError(
+                f"{self.path}: was not tuned; call aggtree.tune or run `aggtree tune {self.path}` first"
+            )
         return found
 
     def use_tuning(self, tuning: Tuning | None) -> None:

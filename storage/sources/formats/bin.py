@@ -33,7 +33,7 @@ def _read_header(reader: ByteReader, stored: np.dtype[Any], *, distances: bool) 
     if reader.size not in allowed:
         remedy = "copy it again" if reader.size < allowed[0] else "it is damaged or of another format"
         raise SourceError(
-            f"{reader.name}: its header says {rows} rows of {dimension} {stored.name}, "
+            f"{reader.name}: its header states {rows} rows of {dimension} {stored.name}, "
             f"which take {allowed[0]} bytes, but it has {reader.size}: {remedy}"
         )
     return rows, dimension

@@ -70,7 +70,7 @@ def open_npy(reader: ByteReader) -> FlatRows:
     source = FlatRows(reader, offset=offset, rows=rows, dimension=dimension, stored=stored, columns=columns)
     if (needed := offset + rows * dimension * stored.itemsize) != reader.size:
         raise SourceError(
-            f"{reader.name}: its header says {rows} rows of {dimension} {stored.name}, "
+            f"{reader.name}: its header states {rows} rows of {dimension} {stored.name}, "
             f"which take {needed} bytes, but it has {reader.size}: copy it again"
         )
     return source
@@ -144,7 +144,7 @@ def open_vectors(location: str, _name: str) -> VectorSource:
 
 
 def read_numbers(location: str) -> NDArray[Any]:
-    """A one-dimensional array of booleans or whole numbers."""
+    """A one-dimensional array of booleans or integers."""
     reader = open_bytes(location)
     try:
         stored, shape, offset, _ = npy_layout(reader)

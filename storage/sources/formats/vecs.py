@@ -33,7 +33,7 @@ SERVED: dict[str, np.dtype[Any]] = {
     "ivecs": np.dtype(np.float32),
 }
 
-# Rows pass through a buffer of this size on their way out of the records.
+# Rows pass through a buffer of this size as they are copied out of the records.
 PIECE_BYTES = 1024 * 1024
 
 
@@ -51,7 +51,7 @@ class VecsSource(VectorSource):
         self.rows, rest = divmod(reader.size, self._record)
         if rest:
             raise SourceError(
-                f"{self.spec}: {reader.size} bytes are no whole number of {self._record}-byte rows of "
+                f"{self.spec}: {reader.size} bytes are no integer multiple of {self._record}-byte rows of "
                 f"dimension {self.dimension}: it is cut off behind byte {reader.size - rest}, copy it again"
             )
         self.read_stored(self.rows - 1, self.rows, self._stored)

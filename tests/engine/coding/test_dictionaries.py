@@ -68,7 +68,7 @@ def test_sizes_are_read_as_written() -> None:
         lambda: AnnealingParams(beam=65),
         lambda: AnnealingParams(cooling="slowly"),  # type: ignore[arg-type]
         lambda: TreeParams(bucket=0),
-        lambda: TreeParams(bucket=2, stray=3),
+        lambda: TreeParams(bucket=2, direct_leaves=3),
         lambda: TreeParams(norm_bytes=3),  # type: ignore[arg-type]
         lambda: SearchParams(limits=(4, -1)),
     ],

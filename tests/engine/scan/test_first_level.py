@@ -14,7 +14,7 @@ from aggtree.engine.scan.first_level import (
     cluster,
     group_nodes,
     group_probes,
-    group_reach,
+    group_pruning_ratio,
     lay_out_groups,
     members_of,
 )
@@ -269,9 +269,9 @@ def test_more_words_are_looked_into_for_more_nodes() -> None:
     probes = [group_probes(first, limit, np.inf) for limit in (1, 64, 128, 10_000, 20_000)]
     assert probes == sorted(probes)
     assert 1 <= probes[0] < len(centres) == probes[-1]
-    # With a reach there may be more groups, but those far away are left out; never when all nodes are kept.
+    # With a pruning ratio there may be more groups, but far ones are pruned; never when all nodes are kept.
     assert group_probes(first, 128, 1.25) > group_probes(first, 128, np.inf)
-    assert 1.25 < group_reach(first, 128, 1.25) < group_reach(first, 20_000, 1.25) == np.inf
+    assert 1.25 < group_pruning_ratio(first, 128, 1.25) < group_pruning_ratio(first, 20_000, 1.25) == np.inf
     assert sorted(groups.numbers[groups.numbers >= 0].tolist()) == list(range(20_000))
 
 

@@ -157,7 +157,7 @@ def test_a_node_that_is_too_far_holds_nothing() -> None:
 
 @pytest.mark.parametrize("step", [1.0, 0.0, -0.5, 1e30, -1e30, np.inf, -np.inf, np.nan])
 def test_garbage_is_sieved_without_leaving_the_arrays(step: float) -> None:
-    kind = {"bucket": 2000, "stray": 50}
+    kind = {"bucket": 2000, "direct_leaves": 50}
     _, _, dictionaries, tree, _ = make((40, 4, 3, 5), sized(5000, 600), alphabet=4, **kind)
     tree = garbage(tree, 1)._replace(
         child_start=tree.child_start,
@@ -180,7 +180,7 @@ LARGE = [((40, 4, 3), 1), ((300, *[5] * 8), 1), ((4,) * 16, 2), ((9,) * 20, 1), 
 @pytest.mark.parametrize(("words", "norm_bytes"), LARGE)
 def test_large_nodes_give_the_answers_of_the_twin(words: tuple[int, ...], norm_bytes: int) -> None:
     bucket = sized(2000, 200)
-    kind = {"bucket": bucket, "stray": 50, "norm_bytes": norm_bytes}
+    kind = {"bucket": bucket, "direct_leaves": 50, "norm_bytes": norm_bytes}
     codes, ids, dictionaries, _, params = make(words, sized(3000, 300), alphabet=4, seed=1, **kind)
     levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, 50)
     ranges, search = whole_ranges(len(words), norm_bytes), SearchParams(limits=(3, 20))
@@ -206,7 +206,7 @@ def test_the_sieve_changes_no_bit_of_an_answer() -> None:
     rows = np.arange(len(codes), dtype=np.uint32)
     ranges = norm_ranges(dictionaries, codes[::7])
     tree = build_tree(
-        codes, rows, dictionaries, TreeParams(bucket=sized(300, 30), stray=sized(40, 10)), ranges
+        codes, rows, dictionaries, TreeParams(bucket=sized(300, 30), direct_leaves=sized(40, 10)), ranges
     )
     near = dictionaries.decode(codes[:: sized(600, 400)])
     queries = near + random.normal(size=near.shape).astype(np.float32)

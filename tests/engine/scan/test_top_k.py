@@ -16,9 +16,9 @@ from aggtree.engine.scan.top_k_kernels import (
     cut_best,
     cut_beyond,
     distance_of,
+    pruning_bound,
     rank_bound,
     rank_of,
-    reach_bound,
     sort_best,
 )
 from aggtree.engine.tree.sort_kernels import sort_numbers
@@ -58,29 +58,29 @@ def test_a_cut_keeps_the_best(case: tuple[int, int, int], keep: int, spare: int)
     assert all(rank <= bound for rank, _ in after)
 
 
-@pytest.mark.parametrize("reach", [1.0, 1.25, 3.0, np.inf])
+@pytest.mark.parametrize("pruning_ratio", [1.0, 1.25, 3.0, np.inf])
 @pytest.mark.parametrize(("count", "spread"), [(0, 1), (1, 9), (7, 50), (10, 50), (11, 4), (300, 1000)])
-def test_a_reach_cuts_what_is_far(count: int, spread: int, reach: float) -> None:
-    # Integers, whose sums are exact; no mean of ten of them times a reach is one but by a wide margin.
+def test_a_pruning_ratio_cuts_what_is_far(count: int, spread: int, pruning_ratio: float) -> None:
+    # Integers, whose sums are exact; no mean of ten of them times a ratio is one but by a wide margin.
     distances = np.random.default_rng(count).integers(0, spread, count).astype(np.float32)
     ranks = np.array([rank_of(distance) for distance in distances], np.int32)
     best = Best(ranks.copy(), np.arange(count, dtype=np.uint64))
-    kept = cut_beyond(best, count, np.float32(reach))
-    expected = np.flatnonzero(naive.cut_beyond(distances, reach))
+    kept = cut_beyond(best, count, np.float32(pruning_ratio))
+    expected = np.flatnonzero(naive.cut_beyond(distances, pruning_ratio))
     assert best.numbers[:kept].tolist() == expected.tolist()
     assert best.ranks[:kept].tolist() == ranks[expected].tolist()
     assert kept > 0 or count == 0
 
 
-@pytest.mark.parametrize("reach", [1.0, 1.25, 3.0, np.inf])
+@pytest.mark.parametrize("pruning_ratio", [1.0, 1.25, 3.0, np.inf])
 @pytest.mark.parametrize(("count", "spread"), [(31, 50), (32, 50), (33, 2), (100, 1000), (2000, 10**6)])
-def test_a_bound_of_a_reach_is_beyond_what_is_kept(count: int, spread: int, reach: float) -> None:
+def test_a_pruning_bound_is_beyond_what_is_kept(count: int, spread: int, pruning_ratio: float) -> None:
     distances = np.random.default_rng(count).integers(1, spread, count).astype(np.float32)
     ranks = np.array([rank_of(distance) for distance in distances], np.int32)
-    bound = reach_bound(ranks, count, np.float32(reach), np.empty(32, np.int32))
-    kept = naive.cut_beyond(distances, reach)
+    bound = pruning_bound(ranks, count, np.float32(pruning_ratio), np.empty(32, np.int32))
+    kept = naive.cut_beyond(distances, pruning_ratio)
     assert (ranks[kept] <= bound).all()
-    low, high = naive.reach_bound(distances, reach, 32)
+    low, high = naive.pruning_bound(distances, pruning_ratio, 32)
     assert rank_of(np.float32(low)) <= bound <= rank_of(np.float32(high))
 
 

@@ -84,7 +84,7 @@ def test_a_request_without_limits_gets_the_default() -> None:
 
 def test_a_tuned_request_gets_measured_parameters() -> None:
     fast = TunedPoint(limits=(2,), rerank=0, recall=0.5, milliseconds=0.1)
-    good = TunedPoint(limits=(9,), rerank=50, recall=0.9, milliseconds=0.4, reach=1.5)
+    good = TunedPoint(limits=(9,), rerank=50, recall=0.9, milliseconds=0.4, pruning_ratio=1.5)
     tuning = Tuning(build="0" * 12).with_points(10, [good, fast])
     applied = tuning.apply(SearchRequest(k=10, recall=0.8, threads=2))
     assert applied == SearchRequest(k=10, params=good.params, rerank=50, threads=2)

@@ -31,22 +31,29 @@ cases = st.tuples(
     st.sampled_from([np.inf, 1.0, 1.3711]),
 )
 def test_search_equals_its_twin(
-    case: tuple, tree_kind: tuple[int, int, int], limits: list[int], k: int, reach: float
+    case: tuple, tree_kind: tuple[int, int, int], limits: list[int], k: int, pruning_ratio: float
 ) -> None:
     words, rows, alphabet, seed = case
-    bucket, stray, size = tree_kind
+    bucket, direct_leaves, size = tree_kind
     codes, ids, dictionaries, _, params = make(
-        words, rows, alphabet, seed, bucket=bucket, stray=stray, norm_bytes=size
+        words, rows, alphabet, seed, bucket=bucket, direct_leaves=direct_leaves, norm_bytes=size
     )
     ranges = whole_ranges(len(words), size)
     tree = build_tree(codes, ids, dictionaries, params, ranges)
-    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, stray)
-    search = SearchParams(limits=tuple(limits), reach=reach)
+    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, direct_leaves)
+    search = SearchParams(limits=tuple(limits), pruning_ratio=pruning_ratio)
     queries = random_queries(3, seed)
     answer, counts = Searcher(tree, dictionaries).search_with_counts(queries, k, search)
     for i, query in enumerate(queries):
         found, nodes, leaves = naive.search_tree(
-            levels, query, k, search.per_level(len(words)), dictionaries, params, ranges, reach=reach
+            levels,
+            query,
+            k,
+            search.per_level(len(words)),
+            dictionaries,
+            params,
+            ranges,
+            pruning_ratio=pruning_ratio,
         )
         assert answer.ids[i].tolist() == [number for _, number in found] + [-1] * (k - len(found))
         assert answer.distances[i].tolist() == [float(d) for d, _ in found] + [np.inf] * (k - len(found))
@@ -206,8 +213,8 @@ def test_tables_equal_their_twin() -> None:
 
 
 def test_how_far_a_search_looks() -> None:
-    params = SearchParams(limits=(64, 512), reach=1.2)
-    assert params.scaled(4) == SearchParams(limits=(256, 512), reach=1.4)
+    params = SearchParams(limits=(64, 512), pruning_ratio=1.2)
+    assert params.scaled(4) == SearchParams(limits=(256, 512), pruning_ratio=1.4)
     assert SearchParams(limits=(0, 9)).scaled(0.1) == SearchParams(limits=(0, 9))
     for bad, message in (
         (((1, 2), 0.9), "0.9: expected 1"),
@@ -215,7 +222,7 @@ def test_how_far_a_search_looks() -> None:
         (((3,), np.nan), "nan"),
     ):
         with pytest.raises(ValueError, match=message):
-            SearchParams(limits=bad[0], reach=bad[1])
+            SearchParams(limits=bad[0], pruning_ratio=bad[1])
 
 
 def test_default_limits_grow_with_the_first_dictionary() -> None:
@@ -223,7 +230,7 @@ def test_default_limits_grow_with_the_first_dictionary() -> None:
     firsts = [params.limits[0] for params in wide]
     assert firsts == sorted(firsts)
     assert (firsts[0], firsts[-1]) == (55, 102)
-    assert all(1 < params.reach < 2 for params in wide)
+    assert all(1 < params.pruning_ratio < 2 for params in wide)
     _, _, dictionaries, tree, _ = make((5,) * 3, 100)
     searcher = Searcher(tree, dictionaries)
     assert searcher.default_params == default_search(5)

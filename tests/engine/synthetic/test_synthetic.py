@@ -31,7 +31,7 @@ def random_model(shipped, anchors, levels):
         shares=np.linspace(0, 2**32, anchors + 1)[1:].astype(np.uint64),
         spreads=generator.integers(500, 1500, anchors),
         weights=generator.integers(0, 700, levels),
-        reach=256,
+        max_step=256,
     )
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_model_is_refused(model, tmp_path):
         ({"factors": np.full(256, -1)}, "factors must be"),
         ({"weights": np.full(12, 60_000)}, "not exact"),
         ({"weights": np.zeros(0, np.int64)}, "0 levels"),
-        ({"reach": 300}, "reach 300"),
+        ({"max_step": 300}, "max_step 300"),
     ],
 )
 def test_models_the_kernel_could_not_use(model, change, message):

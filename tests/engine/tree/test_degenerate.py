@@ -78,7 +78,7 @@ def test_unlimited_search_ranks_all_reconstructions(
 ) -> None:
     base = spread(rows)
     words = tuple(min(size, rows) for size in words)
-    with built(base, tmp_path / "index", words=words, norm_bytes=4, bucket=4, stray=2) as index:
+    with built(base, tmp_path / "index", words=words, norm_bytes=4, bucket=4, direct_leaves=2) as index:
         made = index.dictionaries.decode(index_codes(index, np.arange(rows))).astype(np.float64)
         queries = spread(5, seed=7)
         answer = index.search(queries, rows + 3, UNLIMITED)
@@ -90,7 +90,7 @@ def test_unlimited_search_ranks_all_reconstructions(
 
 def test_no_two_rows_share_a_prefix(tmp_path: Path) -> None:
     base = np.random.default_rng(3).permutation(256)[:200, None].repeat(DIMENSION, 1).astype(np.uint8)
-    with built(base, tmp_path / "index", words=(200, 16, 16), bucket=1, stray=1) as index:
+    with built(base, tmp_path / "index", words=(200, 16, 16), bucket=1, direct_leaves=1) as index:
         counts = index.manifest.first_segment.counts
         assert counts.level_nodes[1] > 150 and counts.level_leaves[1] > 100
         assert (index.search(base, 1, UNLIMITED).ids[:, 0] == np.arange(200)).mean() > 0.95

@@ -26,7 +26,9 @@ trees = st.tuples(
     st.sampled_from(LAYOUTS), st.integers(1, 120), st.sampled_from([1, 2, 3, 300]), st.integers(0, 50)
 )
 params = st.builds(
-    lambda bucket, stray, size: TreeParams(bucket=bucket, stray=min(bucket, stray), norm_bytes=size),
+    lambda bucket, direct_leaves, size: TreeParams(
+        bucket=bucket, direct_leaves=min(bucket, direct_leaves), norm_bytes=size
+    ),
     st.sampled_from([1, 2, 5, 64]),
     st.sampled_from([1, 3]),
     st.sampled_from([1, 2, 4]),
@@ -47,7 +49,7 @@ def test_tree_equals_its_twin(case: tuple[tuple[int, ...], int, int, int], setti
     layout = dictionaries.layout
     tree = build_tree(codes, ids, dictionaries, settings_, ranges)
     assert check_tree(tree, layout) == settings_.norm_bytes
-    levels = naive.fill_partition(codes, ids, layout, settings_.bucket, settings_.stray)
+    levels = naive.fill_partition(codes, ids, layout, settings_.bucket, settings_.direct_leaves)
     nodes = [node for level in levels for node in level]
     assert tree.level_start.tolist() == np.cumsum([0, *(len(level) for level in levels)]).tolist()
     assert tree.first_labels.tolist() == [node.prefix[0] for node in levels[1]]

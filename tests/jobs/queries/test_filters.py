@@ -55,12 +55,12 @@ def test_kernels_equal_their_twins(rows: int, seed: int, first: int, room: int) 
 def test_filtered_search_equals_its_twin(
     words: tuple[int, ...], rows: int, kind: tuple[int, int, int], limits: list[int], share: float
 ) -> None:
-    bucket, stray, size = kind
+    bucket, direct_leaves, size = kind
     codes, ids, dictionaries, tree, params = make(
-        words, rows, 3, 0, bucket=bucket, stray=stray, norm_bytes=size
+        words, rows, 3, 0, bucket=bucket, direct_leaves=direct_leaves, norm_bytes=size
     )
     mask = np.random.default_rng(rows).random(2 * rows) < share
-    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, stray)
+    levels = naive.fill_partition(codes, ids, dictionaries.layout, bucket, direct_leaves)
     search = SearchParams(limits=tuple(limits))
     queries = random_queries(3)
     bits = Filter.of_mask(mask).row_bits

@@ -20,7 +20,7 @@ from aggtree.jobs.cli.main import cli
 from aggtree.jobs.cli.tune_command import plot
 from aggtree.jobs.running.progress import make_progress
 from aggtree.jobs.search import share_found
-from aggtree.jobs.tune import Means, Questions, exact_questions, sampled_questions, tune_opened, without
+from aggtree.jobs.tune import QuerySet, Resources, exact_queries, sampled_queries, tune_opened, without
 from aggtree.storage.errors import IndexFormatError, SourceError
 from aggtree.storage.index.tuning import TUNING, point_from_json, point_to_json, read_tuning, write_tuning
 from aggtree.storage.sealed_json import read_sealed, write_sealed
@@ -54,18 +54,18 @@ def truth(queries: np.ndarray, k: int) -> np.ndarray:
 def test_a_search_finds_what_was_promised(place: Path) -> None:
     queries = vectors(40, seed=1)
     with aggtree.open(place / "index") as index, make_progress(False) as progress:
-        with pytest.raises(ValueError, match="was not tuned; run `aggtree tune"):
+        with pytest.raises(ValueError, match=r"was not tuned; call aggtree\.tune or run `aggtree tune"):
             index.search(queries, K, recall=0.5)
-        questions = exact_questions(index, queries, K, means=Means(progress=progress, **BUDGET))
-        np.testing.assert_array_equal(questions.truth, make_ids()[truth(queries, K)])
-        points = tune_opened(index, questions, K, rerank=True, progress=progress)
+        query_set = exact_queries(index, queries, K, resources=Resources(progress=progress, **BUDGET))
+        np.testing.assert_array_equal(query_set.truth, make_ids()[truth(queries, K)])
+        points = tune_opened(index, query_set, K, rerank=True, progress=progress)
         assert len(points) > 3 and points[-1].recall > 0.99
         assert any(point.rerank == 0 for point in points) or points[0].rerank == K
         for point in points:
             answer = index.search(queries, K, point.params, rerank=point.rerank)
-            assert share_found(answer.ids, questions.truth) == pytest.approx(point.recall, abs=1e-9)
+            assert share_found(answer.ids, query_set.truth) == pytest.approx(point.recall, abs=1e-9)
             shares = [
-                len(set(row) & set(true)) / K for row, true in zip(answer.ids, questions.truth, strict=True)
+                len(set(row) & set(true)) / K for row, true in zip(answer.ids, query_set.truth, strict=True)
             ]
             assert point.error == pytest.approx(1.96 * statistics.pstdev(shares) / len(shares) ** 0.5)
             chosen = index.search(queries, K, recall=point.recall - 1e-9)
@@ -87,14 +87,14 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
 
 def test_rows_of_the_index_are_asked_for_others(place: Path) -> None:
     with aggtree.open(place / "index") as index, make_progress(False) as progress:
-        questions = sampled_questions(index, 30, K, seed=0, means=Means(progress=progress, **BUDGET))
-        assert questions.own is not None
-        assert not (questions.truth == questions.own[:, None]).any()
-        points = tune_job.measured_recalls(index, questions, K, rerank=True)
+        query_set = sampled_queries(index, 30, K, seed=0, resources=Resources(progress=progress, **BUDGET))
+        assert query_set.own is not None
+        assert not (query_set.truth == query_set.own[:, None]).any()
+        points = tune_job.measured_recalls(index, query_set, K, rerank=True)
         assert points[-1].recall > 0.9
-        plain = tune_job.measured_recalls(index, questions, K, rerank=False)
+        plain = tune_job.measured_recalls(index, query_set, K, rerank=False)
         assert {point.rerank for point in plain} == {0}
-        few = Questions(queries=questions.queries, truth=questions.truth[:, :2])
+        few = QuerySet(queries=query_set.queries, truth=query_set.truth[:, :2])
         with pytest.raises(SourceError, match="ground truth of 2 neighbours: 5 are needed"):
             tune_job.measured_recalls(index, few, K, rerank=False)
 
@@ -120,8 +120,8 @@ def test_the_best_points_are_those_no_other_beats(pairs: list[tuple[int, int]]) 
 
 def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
     point = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, error=0.01)
-    near = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, reach=1.3)
-    assert point_from_json(point_to_json(near)) == near and near.params.reach == 1.3
+    near = TunedPoint(limits=(3, 0), rerank=7, recall=0.5, milliseconds=0.25, pruning_ratio=1.3)
+    assert point_from_json(point_to_json(near)) == near and near.params.pruning_ratio == 1.3
     tuning = Tuning(build="0" * 12).with_points(1, [point])
     assert read_tuning(tmp_path, tuning.build) is None
     write_tuning(tmp_path, tuning)
@@ -138,7 +138,7 @@ def test_it_is_kept_whole_or_refused(tmp_path: Path) -> None:
         read_tuning(tmp_path, tuning.build)
     for change in ({"points": {"1": []}}, {"points": 3}, {"format": "x"}, {"version": 2}):
         write_sealed(path, record | change)
-        with pytest.raises(IndexFormatError, match="run `aggtree tune` again"):
+        with pytest.raises(IndexFormatError, match=r"call aggtree\.tune or run `aggtree tune` again"):
             read_tuning(tmp_path, tuning.build)
 
 

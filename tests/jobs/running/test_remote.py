@@ -162,7 +162,7 @@ def test_codes_by_url_on_a_cluster_killed_and_resumed(
     # A shard the record speaks of vanished: it is written again.
     done = sorted(int(path.stem) for path in index.glob("work-*/done/encode/*.json"))
     s3().rm_file(f"{BUCKET}/cluster.zarr/c/{done[0]}/0")
-    result = build(SOURCE, index, workers=0, **SMALL)  # the place of the codes is remembered
+    result = build(SOURCE, index, workers=0, **SMALL)  # the location of the codes is recorded
     assert result.rows == ROWS
     same_tree(index, reference)
     segment = read_manifest(index).first_segment

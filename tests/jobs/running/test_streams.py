@@ -1,4 +1,4 @@
-"""Rows on their way to the computation: read ahead of it, and never further than allowed."""
+"""Rows are read ahead of the computation, and never further than allowed."""
 
 import threading
 from typing import Any

@@ -19,7 +19,7 @@ from aggtree.storage.index.dictionary_file import save_dictionaries
 from aggtree.storage.work.partitions import open_partition
 from aggtree.storage.work.runs import write_run
 
-PARAMS = TreeParams(bucket=4, stray=2)
+PARAMS = TreeParams(bucket=4, direct_leaves=2)
 
 
 def write_runs(directory: Path, codes: np.ndarray, ids: np.ndarray, counts: list[int]) -> tuple[Path, ...]:
