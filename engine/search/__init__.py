@@ -1,1 +1,1 @@
-"""How is a query answered? Searchers of one tree and of several, metrics, filters, re-ranking."""
+"""How is a query answered? Requests, searchers, metrics, filters, ranges, re-ranking and tuned parameters."""

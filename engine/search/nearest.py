@@ -101,7 +101,8 @@ def find_nearest(
 
     Rows (q, k) int64 and distances (q, k) float32, padded with -1 and inf where fewer were found.
     """
-    check_radius(space, request.radius)
+    if request.radius is not None:
+        check_radius(space)
     block = np.asarray(queries)
     allowed = space.rows if request.within is None else request.within.count
     _check_size(len(block) if block.ndim > 1 else 1, request.k, space.rows)
@@ -240,9 +241,9 @@ def squared(radius: float) -> np.float32:
         return np.float32(radius * radius)
 
 
-def check_radius(space: SearchSpace, radius: float | None) -> None:
-    """ValueError for a radius where distances are no lengths."""
-    if radius is not None and space.metric != "l2":
+def check_radius(space: SearchSpace) -> None:
+    """ValueError if distances are no lengths, which a radius could be compared with."""
+    if space.metric != "l2":
         raise ValueError(f"radius: expected an index of metric l2, this one is of {space.metric}")
 
 

@@ -53,12 +53,14 @@ def find_within_radius(space: SearchSpace, queries: ArrayLike, request: SearchRe
     radius, within = request.radius, request.within
     if radius is None:
         raise ValueError("a range search without a radius: name one")
-    check_radius(space, radius)
+    check_radius(space)
     _, count, _ = space.searcher.prepared(queries)
     block = np.atleast_2d(np.asarray(queries))
     reader = space.vectors.open() if request.rerank else None
+    if within is not None and within.count == 0:
+        return _within([], radius, count)
     if within is not None and scans(within, 0):
-        found = scan_rows(space, block, max(1, within.count), within, request.threads, reader)
+        found = scan_rows(space, block, within.count, within, request.threads, reader)
         return _within([(np.arange(count), found)], radius, count)
     return _within(_candidates(space, block, radius, request, reader), radius, count)
 

@@ -107,12 +107,14 @@ def check_queries(
     if block.dtype.kind in "ui" and block.dtype.itemsize <= SMALL_INTEGER:
         floats[:count, :dimension] = block
         return floats, count
-    values = floats.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
+    if block.dtype.itemsize > floats.itemsize:
+        with np.errstate(over="ignore"):
+            floats[:count, :dimension] = block
+    else:
         floats[:count, :dimension] = block
-        # One product for all queries: NaN, infinity and large numbers of any fail to compare so.
-        usual = np.dot(values, values) <= LARGEST_SQUARE
-    if not usual:
+    # One product for all queries: NaN, infinity and large numbers of any fail to compare so. vdot, unlike
+    # dot, gives infinity without a warning.
+    if not np.vdot(floats, floats) <= LARGEST_SQUARE:
         _refuse_unusual(floats, bounded=bounded)
     return floats, count
 

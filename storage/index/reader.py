@@ -54,6 +54,7 @@ class Index:
         self._manifest = snapshot.manifest
         self._vectors = snapshot.vectors.location
         self._stamp = stamp
+        self._tuning: Tuning | None = None
         self._lock = threading.Lock()
 
     def _open(self) -> Snapshot:
@@ -132,6 +133,8 @@ class Index:
             recall=recall,
             time_ms=time_ms,
         )
+        if request.tuned:
+            request = self._tuning_of(snapshot).apply(request)
         return snapshot.nearest(queries, request)
 
     def range_search(
@@ -184,7 +187,7 @@ class Index:
         """
         with self._lock:
             before = self._open()
-            before.use_tuning(None)
+            self._tuning = None
             if _stamp(self.path) == self._stamp:
                 return False
             stamp, now = _open_newest(self.path, lambda manifest: _next_snapshot(self.path, manifest, before))
@@ -255,19 +258,28 @@ class Index:
     @property
     def tuning(self) -> Tuning:
         """What `aggtree.tune` measured; ValueError when the index was not tuned."""
-        return self._open().tuning
+        return self._tuning_of(self._open())
+
+    def _tuning_of(self, snapshot: Snapshot) -> Tuning:
+        known, build = self._tuning, snapshot.manifest.identity
+        if known is None or known.build != build:
+            known = self._tuning = read_tuning(self.path, build)
+        if known is None:
+            raise ValueError(
+                f"{self.path}: was not tuned; call aggtree.tune or run `aggtree tune {self.path}` first"
+            )
+        return known
 
     def tuned(self, request: SearchRequest) -> SearchRequest:
-        """The request with measured parameters in the place of a recall or a time."""
-        return self._open().tuned(request)
+        """The request with measured parameters in the place of a recall or a time, if it has one."""
+        return self.tuning.apply(request) if request.tuned else request
 
     def keep_tuning(self, k: int, points: Iterable[TunedPoint]) -> tuple[TunedPoint, ...]:
         """Write the best of measured points for k beside the manifest; returns them."""
-        snapshot = self._open()
-        build = snapshot.manifest.identity
+        build = self._open().manifest.identity
         tuning = (read_tuning(self.path, build) or Tuning(build=build)).with_points(k, points)
         write_tuning(self.path, tuning)
-        snapshot.use_tuning(tuning)
+        self._tuning = tuning
         return tuning.points[k]
 
     def bytes_by_part(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 A snapshot is never changed. A newer commit is another snapshot, which takes over the segments that stayed;
 closing an index drops its snapshot. A search on another thread keeps the one it began with, and with it the
-maps, until it returns. What a snapshot finds out later (rows that are there, tuning) is the same every time.
+maps, until it returns.
 """
 
 import threading
@@ -19,7 +19,6 @@ from aggtree.engine.search.ranges import RangeAnswer, find_within_radius
 from aggtree.engine.search.request import SearchRequest
 from aggtree.engine.search.searcher import Answer, SearchCounts
 from aggtree.engine.search.segments import AnySearcher, Segment, SegmentedSearcher
-from aggtree.engine.search.tuned import Tuning
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import check_files
 from aggtree.storage.index.manifest import IndexManifest
@@ -29,7 +28,6 @@ from aggtree.storage.index.opened.row_sets import Within, make_filter
 from aggtree.storage.index.opened.segments import OpenSegment
 from aggtree.storage.index.opened.vectors import LazyVectors
 from aggtree.storage.index.own_ids import OwnIds
-from aggtree.storage.index.tuning import read_tuning
 from aggtree.storage.row_bits import clear_missing, extended
 
 
@@ -61,7 +59,6 @@ class Snapshot:
         )
         self._kept: NDArray[np.uint8] | None = None
         self._filters: WeakSet[Filter] = WeakSet()
-        self._tuning: Tuning | None = None
         self._lock = threading.Lock()
         limit_read_ahead(self.maps)
 
@@ -90,7 +87,7 @@ class Snapshot:
 
     def nearest(self, queries: ArrayLike, request: SearchRequest) -> tuple[Answer, SearchCounts]:
         """The k nearest of each query, by own ids if there are any, and how much each query looked at."""
-        found, counts = find_nearest(self.space, queries, self.tuned(request))
+        found, counts = find_nearest(self.space, queries, request)
         if self.own_ids is not None:
             found = Answer(self.own_ids.of_rows(found.ids), found.distances)
         return found, counts
@@ -145,26 +142,6 @@ class Snapshot:
             except ValueError as error:
                 raise IndexFormatError(f"{self.path / segment.directory}: {error}: damaged") from error
         return vectors
-
-    @property
-    def tuning(self) -> Tuning:
-        """What was measured of searches; ValueError when nothing was."""
-        found = self._tuning
-        if found is None:
-            found = self._tuning = read_tuning(self.path, self.manifest.identity)
-        if found is None:
-            raise ValueError(
-                f"{self.path}: was not tuned; call aggtree.tune or run `aggtree tune {self.path}` first"
-            )
-        return found
-
-    def use_tuning(self, tuning: Tuning | None) -> None:
-        """Choose among these measurements from now on; None looks for new ones."""
-        self._tuning = tuning
-
-    def tuned(self, request: SearchRequest) -> SearchRequest:
-        """The request with tuned parameters in the place of its recall or time, if it has one."""
-        return self.tuning.apply(request) if request.tuned else request
 
 
 def _open_segments(path: Path, manifest: IndexManifest, before: Snapshot | None) -> list[OpenSegment]:

@@ -32,7 +32,7 @@ OneSource = str | os.PathLike[str] | NDArray[np.generic] | VectorSource
 Vectors = OneSource | Sequence[OneSource]
 """Where the vectors are: one source of all rows, or a list of those they came from."""
 
-REMEDY = "pass their location as vectors="
+REMEDY = "pass their location as `vectors`"
 
 
 class IndexVectors:

@@ -165,6 +165,18 @@ def test_radii_that_overflow_leave_nothing_out() -> None:
         assert len(every.ids) == 2 * ROWS
 
 
+def test_no_row_allowed_is_no_answer() -> None:
+    none, queries = Filter.of_rows(np.empty(0, np.int64), ROWS), random_queries(2)
+    found, counts = find_nearest(space(), queries, SearchRequest(k=3, within=none))
+    assert found.ids.tolist() == [[-1] * 3] * 2 and counts.leaves.tolist() == [0, 0]
+    every = find_within_radius(space(), queries, SearchRequest(radius=9.0, within=none))
+    assert every.starts.tolist() == [0, 0, 0] and len(every.ids) == len(every.distances) == 0
+    with pytest.raises(ValueError, match="without a radius"):
+        find_within_radius(space(), queries, SearchRequest())
+    with pytest.raises(ValueError, match="the vectors are gone"):
+        find_nearest(space(), queries, SearchRequest(k=3, rerank=9))
+
+
 def test_plans_cleared_by_another_thread_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, queries = searcher(), random_queries(1)
 
