@@ -1,1 +1,1 @@
-"""How does vector code reach the processor? The kernel decorator, its cache, LLVM vector code."""
+"""How does vector code reach the processor? The kernel decorator and its cache; primitives and emulations."""

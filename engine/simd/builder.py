@@ -1,12 +1,11 @@
 """Writes LLVM code that reads like the arithmetic it does: values with operators, pointers, loops.
 
-    def _(code):
-        limits = code.splat(limit, INTS)
+    limits = limit.splat(INTS)
 
-        def count(i, total):
-            return [total - ((values + i).load(INTS) <= limits).sign_extended(INTS)]
+    def count(i, total):
+        return [total - ((values + i).load(INTS) <= limits).sign_extended(INTS)]
 
-        (total,) = code.loop(0, length, LANES, [code.constant(0, INTS)], count)
+    (total,) = code.loop(0, length, LANES, [code.constant(0, INTS)], count)
 
 Nothing here computes: each operator appends an instruction to the function being compiled.
 """

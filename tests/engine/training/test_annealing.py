@@ -139,12 +139,13 @@ def test_online_error_falls_and_never_jumps():
     held_out = correlated_rows(sized(3000, 350), seed=99)
     trainer = DictionaryAnnealing(4, WORDS, beam=6)
     errors = []
-    for seed in range(20):
-        errors.append(
-            held_out_error(trainer.partial_fit(correlated_rows(sized(3000, 350), seed=seed)), held_out)
-        )
+    for seed in range(sized(20, 10)):
+        trainer.partial_fit(correlated_rows(sized(3000, 350), seed=seed))
+        errors.append(held_out_error(trainer, held_out))
     assert errors[9] < 0.97 * errors[0]
-    assert (np.diff(errors) <= 0.005 * np.array(errors[:-1])).all()
+    # Few rows measure an error only so well.
+    rise = sized(5, 20) / 1000
+    assert (np.diff(errors) <= rise * np.array(errors[:-1])).all()
 
 
 def odd_batches():
@@ -231,10 +232,10 @@ def test_hard_data_gives_finite_words(cooling):
     constant = rng.integers(0, 256, (100, 6)).astype(np.float32)
     constant[:, 1:4] = 3
     for rows in (few, constant, np.zeros((100, 6)), np.full((100, 1), 9.0)):
-        trainer = DictionaryAnnealing(3, WORDS, beam=4, rounds=3, cooling=cooling).fit(rows)
+        trainer = DictionaryAnnealing(3, 16, beam=4, rounds=3, cooling=cooling).fit(rows)
         assert np.isfinite(trainer.dictionaries.words).all()
         assert np.isfinite(trainer.norm_ranges).all()
-    trainer = DictionaryAnnealing(3, WORDS, beam=4, rounds=3, cooling=cooling).fit(few)
+    trainer = DictionaryAnnealing(3, 16, beam=4, rounds=3, cooling=cooling).fit(few)
     assert trainer.distortions[-1] < 1e-2
 
 
