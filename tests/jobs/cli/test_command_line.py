@@ -75,7 +75,7 @@ def test_re_ranked_answers_are_exact(place: Path, tmp_path: Path, capsys: pytest
     assert json.loads(run("search", index, query, *options, "--json", "--vectors", tmp_path / "moved.npy"))
     np.save(tmp_path / "moved.npy", vectors(seed=1))
     code, message = fail(capsys, "search", index, query, *options, "--vectors", tmp_path / "moved.npy")
-    assert code == 2 and "not the vectors that" in message and "--vectors" in message
+    assert code == 2 and "not the vectors that" in message and "vectors=" in message
     code, message = fail(capsys, "search", index, query, "-k", "20", "--rerank", "10")
     assert code == 2 and message == "error: rerank 10: expected k (20) or more, or 0 for none"
 
