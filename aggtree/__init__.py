@@ -84,12 +84,12 @@ __all__ = [
 
 @explain_keywords
 def open(path: str | os.PathLike[str], vectors: Vectors | None = None) -> Index:
-    """Open a committed index, mapped read-only; IndexFormatError when it is not there or damaged.
+    """Open a committed index, mapped read-only; IndexFormatError when it is missing or damaged.
 
-    Any number of processes may have it open at once, and share one copy in the system's page cache.
+    Any number of processes may open it at once; they share one copy in the system's page cache.
 
-    vectors : where the vectors are, a path, a source or an array, if they are no longer where they were when
-        the index was built; only exact distances need them. Of an index that has grown, one source of all
-        rows, or a list of those they came from.
+    vectors : the original vectors (a path, a source or an array), if they moved since the build; only exact
+        distances need them. For an index with appended rows, one source of all rows or a list of the sources
+        in order.
     """
     return open_index(path, vectors)

@@ -1,6 +1,6 @@
 """Every parameter of the engine, in frozen records that state what is allowed.
 
-A record is checked when it is made, so nothing behind it has to check again.
+A record is validated on creation, so code that uses it need not validate again.
 """
 
 import math
@@ -105,10 +105,10 @@ class TreeParams:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchParams:
-    """How far one call to search looks.
+    """How much of the tree a search visits.
 
     limits : nodes kept at level 1, 2, ...; the last number holds for every deeper level.
-        0 means no limit. `SearchParams()` lets the index choose from its size.
+        0 means no limit. `SearchParams()` lets the index choose by its size.
     pruning_ratio : nodes of level 1 whose squared distance exceeds this multiple of the mean of the ten
         nearest are pruned, so a query whose neighbours lie in few nodes visits few.
     """
@@ -136,7 +136,7 @@ class SearchParams:
         return cls(limits=(0,))
 
     def scaled(self, effort: float) -> "SearchParams":
-        """Look about so many times as far at level 1, and as far as before below it.
+        """Visit about `effort` times as many nodes at level 1, and as many as before below it.
 
         With pruning ratio r the number of nodes kept grows about as (r - 1)², on real and generated SIFT.
         """

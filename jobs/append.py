@@ -1,7 +1,7 @@
-"""Rows added to an index: encoded with its dictionaries, and put beside it as a segment with its own tree.
+"""Append rows to an index: encode them with its dictionaries into a new segment with its own tree.
 
-The stages are those of a build but for training. The index answers queries meanwhile; with the commit of its
-manifest the new rows are there. Row numbers go on where they ended.
+The stages are those of a build without training. The index answers queries meanwhile; the new rows become
+visible when the manifest is committed. Row numbers continue from the last one.
 """
 
 import os
@@ -35,16 +35,16 @@ from aggtree.storage.sources.unit_rows import metric_source
 from aggtree.storage.work.job_record import JobRecord, start_job
 
 DRIFTED = 1.5
-"""Times the error of the rows the dictionaries were made for, above which others are needed."""
+"""Ratio of the error of new rows to that of the training rows above which new dictionaries are advised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppendResult(BuildResult):
-    """What appending made and took; `rows` are those that were added.
+    """The result of `append`; `rows` counts the rows added.
 
     first_row : row number of the first of them.
-    distortion : mean squared error of a sample of them; None if it was not measured now.
-    before : the same of the rows that the dictionaries were made for; None if it is not known.
+    distortion : mean squared quantization error of a sample of them; None if it was not measured.
+    before : the same of the training rows; None if unknown.
     """
 
     first_row: int
@@ -53,7 +53,7 @@ class AppendResult(BuildResult):
 
     @property
     def drifted(self) -> bool:
-        """Whether the new rows are so different that other dictionaries would pay."""
+        """Whether the new rows differ so much that new dictionaries would pay off."""
         return bool(self.distortion and self.before and self.distortion > DRIFTED * self.before)
 
 
@@ -71,14 +71,14 @@ def append(
     codes: str | None = None,
     progress: ProgressChoice = None,
 ) -> AppendResult:
-    """Add all vectors of `source` to the index in the directory `index`; queries go on meanwhile.
+    """Append all vectors of `source` to an index, which keeps answering queries meanwhile.
 
-    The same call continues what was interrupted; when the rows are there already it returns at once.
+    The same call resumes an interrupted one, and returns at once if the rows are in the index already.
 
-    source, ids : as of `build`; ids are given exactly if the index has own ids.
-    replace : remove what another unfinished command left in the directory, and start over.
-    repair : read every byte of the segment that holds these rows already, and make again what is damaged.
-    memory, workers, scheduler, codes, progress : as of `build`.
+    source, ids : as in `build`; `ids` is required if the index was built with ids, and refused otherwise.
+    replace : discard what another unfinished command left in the directory, and start over.
+    repair : read every byte of the segment that holds these rows, and rebuild what is damaged.
+    memory, workers, scheduler, codes, progress : as in `build`.
     """
     run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
     own_ids = None if ids is None else open_ids(ids)
@@ -87,7 +87,7 @@ def append(
 
 
 def growing_recipe(index: Path, manifest: IndexManifest, rows: int) -> Recipe:
-    """How `rows` rows are made part of an index: as it was made, with its dictionaries."""
+    """The recipe for appending `rows` rows: that of the index, with its dictionaries."""
     first = manifest.first_segment
     recipe = Recipe.from_json(first.parameters).for_rows(rows, first.source_rows)
     return changed(recipe, reused=ReusedDictionaries.of(index, manifest).checksum, continued=False)
@@ -102,7 +102,7 @@ def run_append(
     replace: bool = False,
     repair: bool = False,
 ) -> AppendResult:
-    """Start or continue to append, and run it to its end."""
+    """Start or resume an append and run it to its end."""
     from aggtree.jobs.build import reopened
     from aggtree.jobs.running.warm_up import compile_source_kernels
     from aggtree.jobs.stages.code_location import checked_place, move_codes

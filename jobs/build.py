@@ -1,4 +1,4 @@
-"""From a source of vectors to a committed index: plan, lock, and run the stages."""
+"""Build an index from a source of vectors: plan, lock, and run the stages."""
 
 import os
 import time
@@ -53,43 +53,44 @@ def build(
     codes: str | None = None,
     progress: ProgressChoice = None,
 ) -> BuildResult:
-    """Build the index of all vectors of `source` in the directory `index`.
+    """Build an index of all vectors of `source` in the directory `index`.
 
-    The same call continues a build that was interrupted; of a finished one it returns at once.
+    The same call resumes an interrupted build, and returns at once if the build is finished.
 
-    source : a path, URL or name that `open_source` knows, a VectorSource, a numpy array or a Dask array; or a
-        list of these whose rows follow one another.
-    ids : own ids of the rows, an int64 array or a file of int64; None for row numbers.
-    metric : what queries are answered by: `l2`, `ip` (inner product) or `cosine`.
+    source : a path, URL or name that `open_source` accepts, a VectorSource, a numpy array or a Dask array; or
+        a list of these, which are concatenated.
+    ids : your ids of the rows, an int64 array or a file of int64; None for row numbers.
+    metric : `l2` (squared Euclidean distance), `ip` (inner product) or `cosine`.
 
-    What follows from the number of rows if it is left out:
+    Chosen from the number of rows by default:
 
-    words : sizes of the dictionaries: `"4096,256x8"`, a sequence of sizes, or one size for all.
-    dictionaries : how many, or the index whose trained dictionaries are reused.
+    words : number of words (codewords, centroids) of each dictionary: `"4096,256x8"`, a sequence of sizes,
+        or one size for all.
+    dictionaries : number of dictionaries, or an index whose trained dictionaries are reused.
     train_rows, batch_rows : rows to train on in all passes, and rows of one training batch.
     shard_rows : rows of one shard of codes.
     bucket, direct_leaves : a node of at most `bucket` vectors is not split; inside a split node, a group of
         at most `direct_leaves` vectors gets no node, its vectors hang directly from the split node.
 
-    What has a default:
+    With a fixed default:
 
-    continue_training : train the dictionaries that are reused further, on `source`.
-    beam : paths kept by encoding (10).
+    continue_training : continue to train the reused dictionaries, on `source`.
+    beam : beam width of encoding (10).
     cooling : how dictionaries are refined, `joint` or, as in the paper, `kmeans`.
-    seed : of everything random (0).
+    seed : random seed (0).
     norm_bytes : bytes of a stored norm (1).
-    skip_invalid : leave out rows with NaN or infinite values instead of refusing them.
+    skip_invalid : skip rows with NaN or infinite values instead of raising an error.
 
-    What is done, and with what; none of it changes a byte of the index:
+    How the job runs; none of these changes a byte of the index:
 
-    replace : build beside what the directory holds, and take its place when done.
-    repair : read every byte of a finished index, and make again what is damaged.
-    only_train : end when the dictionaries are trained; the same call without it goes on.
-    memory : allowed for this process and all it starts, such as `"4GiB"`.
-    workers : tasks at once; 0 for one after the other in this process, None for all cores.
+    replace : build beside an existing index in the directory, and replace it when done.
+    repair : read every byte of a finished index, and rebuild what is damaged.
+    only_train : stop when the dictionaries are trained; the same call without it continues.
+    memory : limit for this process and all its child processes, such as `"4GiB"`.
+    workers : number of parallel tasks; 0 to run them in this process, None for one per core.
     scheduler : address of an existing Dask scheduler, such as `"tcp://host:8786"`.
-    codes : URL to keep the codes at, such as `"s3://bucket/codes.zarr"`; None for the index directory.
-    progress : False for none, a `Progress`, or a kind of one. By default a live display on a terminal or in a
+    codes : URL to store the codes at, such as `"s3://bucket/codes.zarr"`; None for the index directory.
+    progress : False for none, a `Progress`, or the name of a kind. By default a live display in a terminal or
         notebook, and the logger `aggtree` elsewhere.
     """
     opened = as_source(source)
@@ -124,10 +125,10 @@ def build(
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTask:
-    """What is to be built from what, with everything that was left open decided; see `build`.
+    """The arguments of `build`, with all defaults resolved.
 
     index : absolute.
-    dictionaries : trained before, to use or to go on from, as the recipe states.
+    dictionaries : trained before, to reuse or to continue, as the recipe states.
     """
 
     source: VectorSource

@@ -1,8 +1,8 @@
-"""All segments of an index merged into one tree, without the rows that were deleted.
+"""Merge all segments of an index into one tree, without the deleted rows.
 
-Codes are copied, not made again: the stages after encoding sort them, merge the sorted runs out of core and
+Codes are copied, not recomputed: the stages after encoding sort them, merge the sorted runs out of core and
 build the tree from them, with the bytes that a build of all rows with these dictionaries would have. Rows
-keep their numbers; those of deleted rows are in use by none.
+keep their numbers; those of deleted rows are not used again.
 """
 
 import os
@@ -48,9 +48,9 @@ def compact(
     codes: str | None = None,
     progress: ProgressChoice = None,
 ) -> BuildResult:
-    """Merge all segments of an index into one, and drop the rows that were deleted; ids stay what they are.
+    """Merge all segments of an index into one and drop deleted rows; ids do not change.
 
-    The same call continues what was interrupted. Queries go on meanwhile, also in processes that have the
+    The same call resumes an interrupted one. Queries continue meanwhile, also in processes that have the
     index open.
 
     replace : remove what another unfinished command left in the directory, and start over.
@@ -61,7 +61,7 @@ def compact(
 
 
 def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> BuildResult:
-    """Start or continue to compact, and run it to its end."""
+    """Start or resume a compaction and run it to its end."""
     from aggtree.jobs.stages.code_location import checked_place, move_codes
     from aggtree.jobs.stages.pipeline import StageInputs
 
@@ -97,7 +97,7 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
 
 
 def merged_source(manifest: IndexManifest) -> dict[str, Any]:
-    """What the merged build is made from, as its job and its manifest remember it."""
+    """What the merged build is made from, as its job and its manifest record it."""
     rows = manifest.all_source_rows
     live = manifest.live.file.path if manifest.live else ""
     record = {

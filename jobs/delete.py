@@ -1,4 +1,4 @@
-"""Rows taken out of an index: a bit of each, committed with the manifest. The trees stay as they are."""
+"""Delete rows from an index: one bit per row, committed with the manifest. The trees do not change."""
 
 import os
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ from aggtree.storage.work.job_record import remove_old_live
 from aggtree.storage.work.lock import BuildLock
 
 IdSet = NDArray[np.bool_] | NDArray[np.integer] | Sequence[int] | range | str | os.PathLike[str]
-"""Some ids: a range, a list or an array of them, a boolean for each row, or a file of either."""
+"""Ids: a range, a list or an array of them, a boolean per row, or a file of either."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteResult:
-    """What deleting did.
+    """The result of `delete`.
 
-    deleted : rows that were deleted now, missing : rows that were not there any more.
-    rows : what is left.
+    deleted : rows deleted by this call, missing : rows that were already gone.
+    rows : rows left in the index.
     """
 
     path: Path
@@ -40,10 +40,10 @@ class DeleteResult:
 
 @explain_keywords
 def delete(index: str | os.PathLike[str], ids: IdSet) -> DeleteResult:
-    """Delete the vectors of these ids from an index: no search finds them from now on.
+    """Delete the vectors with these ids from an index; searches no longer return them.
 
-    ids : a range or an array of ids, a boolean for each row, a .npy file of either, or a text file with an id
-        on each line. Own ids, if the index has them.
+    ids : a range or an array of ids, a boolean per row, a .npy file of either, or a text file with one id per
+        line. Your own ids if the index was built with ids, row numbers otherwise.
 
     Processes that opened the index before see the vectors until they open it again. `compact` gives the
     space back.

@@ -1,4 +1,4 @@
-"""Exact neighbours of a file of queries, with the base vectors streaming by: for data larger than memory."""
+"""Exact nearest neighbours by a scan over streamed base vectors, for data larger than memory."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +44,7 @@ def exact(
 
     The rows are streamed, so they may be larger than memory.
 
-    source, ids, metric, progress : as of `build`. queries : a file or an array (q, d).
+    source, ids, metric, progress : as in `build`. queries : a file or an array (q, d).
     threads : None for all cores. memory : allowed for this process, such as `"4GiB"`.
     """
     own_ids = None if ids is None else open_ids(ids)

@@ -1,4 +1,4 @@
-"""What a build would need: memory, disk and time, before anything is written."""
+"""Plan a build: estimate its memory, disk and time before anything is written."""
 
 import os
 from typing import Literal
@@ -36,7 +36,7 @@ def plan(
 ) -> BuildPlan:
     """Plan a build of `source`: its parameters, and the memory, disk and time of each stage.
 
-    Every keyword is that of `build`. Nothing is written; the time is measured on a sample of the rows.
+    The keywords are those of `build`. Nothing is written; times are estimated from a sample of the rows.
     """
     choices = Choices(
         words=words,

@@ -252,8 +252,8 @@ def tune(
     sample : number of rows to sample; None for 1000, or more for k < 4.
     vectors : where the vectors are now, if they moved since the build.
     rerank : also measure searches that re-rank candidates by exact distance.
-    seed : of the sample.
-    memory, progress : as of `build`.
+    seed : random seed of the sample.
+    memory, progress : as in `build`.
     """
     if ground_truth is not None and queries is None:
         raise SourceError("ground_truth without queries: name the queries whose true neighbours these are")

@@ -1,4 +1,4 @@
-"""Every byte of an index read and checked, with a progress display."""
+"""Read and check every byte of an index, with a progress display."""
 
 import os
 from pathlib import Path
@@ -16,11 +16,11 @@ def verify(
     deep: bool = False,
     progress: ProgressChoice = None,
 ) -> list[Damage]:
-    """Read and check every byte of an index; returns the damage found, none for an index that is whole.
+    """Read and check every byte of an index; returns the damage found, an empty list for an intact index.
 
-    workers : threads that read; None for all cores.
-    deep : also compare the tree with the codes it was made from.
-    progress : as of `build`.
+    workers : number of threads; None for one per core.
+    deep : also compare the tree with the codes it was built from.
+    progress : as in `build`.
     """
     reported, threads = 0, workers or len(os.sched_getaffinity(0))
 

@@ -1,12 +1,12 @@
-"""Errors a user can cause or must act on. Each message is one line: the file, the value, the remedy."""
+"""Errors that a user causes or can fix. Each message is one line with the file, the value and the remedy."""
 
 
 class AggtreeError(Exception):
-    """Base of every error aggtree raises on purpose; the command line prints it and exits with 2."""
+    """Base class of all errors of aggtree; the command line prints the message and exits with status 2."""
 
 
 class SourceError(AggtreeError, ValueError):
-    """A vector file that cannot be read as what it claims to be."""
+    """Input vectors, queries or ids that are unreadable, malformed or unsuitable."""
 
 
 class IndexFormatError(AggtreeError):
@@ -14,24 +14,24 @@ class IndexFormatError(AggtreeError):
 
 
 class DiskError(AggtreeError):
-    """A file the system would not read, write or rename: no space, no permission, a failing device."""
+    """The system failed to read, write or rename a file: no space, no permission, a failing device."""
 
 
 class UnreachableError(DiskError):
-    """A remote store that does not answer; it may do so later."""
+    """A remote store does not respond; a retry may succeed."""
 
 
 class BuildMismatchError(AggtreeError):
-    """A build resumed with other parameters or another input than it was started with."""
+    """A job is resumed with other parameters or another input than it was started with."""
 
 
 class BuildLockedError(AggtreeError):
-    """A build directory that another live process is writing."""
+    """Another running process is writing to the index directory."""
 
 
 class MemoryBudgetError(AggtreeError):
-    """A plan that does not fit the memory the user allows."""
+    """The plan does not fit the allowed memory."""
 
 
 class JobError(AggtreeError):
-    """A partition of a job that failed more often than it may."""
+    """A task of a job failed more often than it may be retried."""

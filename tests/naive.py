@@ -600,7 +600,7 @@ def generate_row(model, seed, row):
     anchor = sum(int(share) <= draw(key, purpose["anchor"]) >> 32 for share in model.shares)
     place = draw(key, purpose["step"])
     other = model.neighbours[anchor][place >> 59]
-    step = (place >> 16) % 2**16 * model.pruning_ratio >> 16
+    step = (place >> 16) % 2**16 * model.max_step >> 16
     node = draw(draw(seed, -1), anchor)
     scale = int(model.spreads[anchor])
     sums = [0] * 128

@@ -1,4 +1,4 @@
-"""What one search asks for: the request, its queries, and the parameters of one that names none."""
+"""A search request: its parameters, its queries, and the default parameters."""
 
 from dataclasses import dataclass
 
@@ -23,15 +23,15 @@ PRUNING_RATIO = 1.27
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest:
-    """What one call asks for besides its queries.
+    """The arguments of one search besides its queries.
 
-    k : answers per query; a range search returns as many as there are.
-    params : how far to look; without limits, the searcher's default.
+    k : answers per query; ignored by range search, which returns all.
+    params : how much of the tree to visit; without limits, the default of the searcher.
     threads : threads that share the queries of a call.
-    rerank : candidates that are compared with the vectors themselves, at least k; 0 for none.
+    rerank : candidates, at least k, that are re-ranked by exact distance; 0 for none.
     within : rows that answers may come from; None for all.
     radius : answers whose squared distance exceeds radius² are left out; None for no bound.
-    recall, time_ms : instead of params and rerank, the recall to reach or the milliseconds to keep to,
+    recall, time_ms : instead of params and rerank, the required recall or the allowed milliseconds per query,
         as measured by tuning; see `Tuning.apply`.
     """
 
@@ -61,7 +61,7 @@ class SearchRequest:
 
     @property
     def tuned(self) -> bool:
-        """Whether limits and candidates are still to be chosen among tuned ones."""
+        """Whether limits and candidates are to be chosen from the tuned points."""
         return self.recall is not None or self.time_ms is not None
 
 
@@ -88,7 +88,7 @@ def default_search(first_words: int) -> SearchParams:
 def check_queries(
     queries: ArrayLike, dimension: int, *, bounded: bool = True
 ) -> tuple[NDArray[np.float32], int]:
-    """Queries as float32, filled up to whole tiles, and how many there are; ValueError says what is wrong.
+    """Queries as float32, filled up to whole tiles, and how many there are; ValueError for invalid ones.
 
     bounded : refuse queries so long that squared distances would overflow float32
     """
@@ -112,7 +112,8 @@ def check_queries(
             floats[:count, :dimension] = block
     else:
         floats[:count, :dimension] = block
-    # One product for all queries: NaN, infinity and large numbers of any fail to compare so. vdot, unlike
+    # One product for all queries: NaN, infinity or a large number in any of them fails the
+    # comparison. vdot, unlike
     # dot, gives infinity without a warning.
     if not np.vdot(floats, floats) <= LARGEST_SQUARE:
         _refuse_unusual(floats, bounded=bounded)

@@ -2,7 +2,8 @@
 
 Level 1 scores every node, keeps the `limits[0]` nearest, scans their leaves and scores their children;
 of these it keeps the `limits[1]` nearest at level 2, and so on. The distance to a node or a leaf with
-reconstruction x̂ is ‖q‖² + ‖x̂‖² - 2 q·x̂, where ‖x̂‖² is stored and q·x̂ is a sum of one look-up per label.
+reconstruction x̂ is ‖q‖² + ‖x̂‖² - 2 q·x̂, where ‖x̂‖² is stored and q·x̂ is a sum of one look-up per label in
+the query's distance tables (ADC tables).
 
 A `Searcher` may be used from several threads at once.
 """
@@ -46,7 +47,7 @@ MAX_PLANS = 8
 
 
 class SearchCounts(NamedTuple):
-    """How much each query looked at.
+    """How much of the tree each query visited.
 
     nodes, leaves : (q,) int64, scored
     """
@@ -67,7 +68,7 @@ class Searcher:
 
     The tree's arrays may be memory maps; they are read and never copied, but for the labels of level 1.
     one_stage : level-1 nodes that are all scored by each query; more are grouped, see `first_level`
-    groups : of this tree's level-1 nodes, if they were made before
+    groups : of this tree's level-1 nodes, if they exist already
     sieve : whether to sieve leaves before they are scored where the processor can; no answer depends on it
     """
 
@@ -107,7 +108,7 @@ class Searcher:
 
     @property
     def leaves(self) -> int:
-        """How many vectors there are."""
+        """Number of vectors."""
         return len(self.tree.ids)
 
     @property

@@ -17,12 +17,14 @@ index_argument = click.argument("index", type=click.Path(path_type=Path))
 @recipe_options
 @run_options
 @ids_option
-@click.option("--replace", is_flag=True, help="Build anew beside what INDEX holds, and take its place.")
-@click.option("--repair", is_flag=True, help="Verify a finished index, and make again what is damaged.")
+@click.option(
+    "--replace", is_flag=True, help="Build beside an existing index in INDEX, and replace it when done."
+)
+@click.option("--repair", is_flag=True, help="Verify a finished index, and rebuild what is damaged.")
 def build(source: str, index: Path, **options: Any) -> None:
-    """Build the index of SOURCE in the directory INDEX.
+    """Build an index of SOURCE in the directory INDEX.
 
-    Run again after an interruption, the same command continues where it stopped.
+    After an interruption, the same command continues where it stopped.
 
     \b
     Examples:
@@ -45,7 +47,7 @@ def build(source: str, index: Path, **options: Any) -> None:
 @recipe_options
 @run_options
 @ids_option
-@click.option("--replace", is_flag=True, help="Start anew beside what INDEX holds.")
+@click.option("--replace", is_flag=True, help="Start a new build beside an existing index in INDEX.")
 def train(source: str, index: Path, **options: Any) -> None:
     """Start a build: learn dictionaries from SOURCE.
 
@@ -71,7 +73,7 @@ def train(source: str, index: Path, **options: Any) -> None:
 def encode(source: str, index: Path, **options: Any) -> None:
     """Encode SOURCE with the dictionaries in INDEX.
 
-    Continues what `train` began; `commit` goes on.
+    Continues after `train`; `commit` comes next.
 
     \b
     Example:

@@ -23,7 +23,7 @@ from aggtree.jobs.cli.options import (
 @run_options
 @ids_option
 @restart_option
-@click.option("--repair", is_flag=True, help="Verify what was appended, and make again what is damaged.")
+@click.option("--repair", is_flag=True, help="Verify what was appended, and rebuild what is damaged.")
 def append(index: Path, source: str, **options: Any) -> None:
     """Add the vectors of SOURCE to INDEX.
 
@@ -95,11 +95,11 @@ def compact(index: Path, **options: Any) -> None:
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="Written by its suffix: .npy, .parquet, or .faiss.",
+    help="Output file; the suffix chooses the format: .npy, .parquet or .faiss.",
 )
 @json_option
 def export(index: Path, to: Path, as_json: bool) -> None:
-    """Write the ids and codes of INDEX for others.
+    """Export the ids and codes of INDEX to other formats.
 
     codes.npy with codes.ids.npy beside it, codes.parquet with the columns `id` and `code`, or an index of
     Faiss with the dictionaries as its additive quantizer. Deleted vectors are left out.

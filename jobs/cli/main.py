@@ -1,4 +1,4 @@
-"""The command `aggtree`: argument parsing, and how errors, signals and results reach the user.
+"""The command `aggtree`: argument parsing, errors, signals and results.
 
 Exit codes: 0 done; 1 `verify` found damage, or a fault of aggtree itself; 2 an input, an argument or a limit
 that the message names; 130 and 143 stopped by Ctrl-C or SIGTERM.
@@ -85,7 +85,7 @@ def info(index: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("index", type=click.Path(path_type=Path))
 @click.option("--workers", type=click.IntRange(1), default=None, metavar="N", help="[default: all cores]")
-@click.option("--deep", is_flag=True, help="Also compare the tree with the codes it was made from.")
+@click.option("--deep", is_flag=True, help="Also compare the tree with the codes it was built from.")
 @json_option
 def verify(index: Path, *, workers: int | None, deep: bool, as_json: bool) -> None:
     """Read every byte of INDEX and check it.

@@ -31,14 +31,14 @@ run_options = _apply(
             default=DEFAULT_MEMORY,
             show_default=True,
             metavar="SIZE",
-            help="Allowed for this process and all it starts.",
+            help="Memory limit for this process and all its child processes.",
         ),
         click.option(
             "--workers",
             type=click.IntRange(0),
             default=None,
             metavar="N",
-            help="Tasks at once; 0: one after the other in this process. [default: all cores]",
+            help="Parallel tasks; 0: run them in this process. [default: all cores]",
         ),
         click.option(
             "--scheduler",
@@ -50,7 +50,7 @@ run_options = _apply(
             "--codes",
             default=None,
             metavar="URL",
-            help="Keep the code shards there, e.g. s3://bucket/x.zarr. [default: inside INDEX]",
+            help="Store the code shards there, e.g. s3://bucket/x.zarr. [default: inside INDEX]",
         ),
         json_option,
     ]
@@ -107,18 +107,18 @@ recipe_options = _apply(
             "--continue",
             "continue_training",
             is_flag=True,
-            help="Go on training the dictionaries that --dictionaries INDEX names, with SOURCE.",
+            help="Continue to train the dictionaries of --dictionaries INDEX on SOURCE.",
         ),
         click.option(
             "--words",
             metavar="SIZES",
-            help="Words of each: 256, or a list such as 4096,256x8. [default: by rows]",
+            help="Words (codewords) of each: 256, or a list such as 4096,256x8. [default: by rows]",
         ),
-        _count("--beam", "L", "Paths kept by encoding.", str(AnnealingParams.beam)),
+        _count("--beam", "L", "Beam width of encoding.", str(AnnealingParams.beam)),
         _count("--train-rows", "N", "Rows to train on, in all passes."),
         _count("--batch-rows", "N", "Rows of a training batch.", "100000"),
         _count("--shard-rows", "N", "Rows of a code shard."),
-        _choice("--cooling", get_args(Cooling), "How dictionaries are refined; kmeans is the paper's way."),
+        _choice("--cooling", get_args(Cooling), "How dictionaries are refined; kmeans as in the paper."),
         _count("--bucket", "T", "Nodes of at most T vectors are not split.", "by words"),
         _count(
             "--direct-leaves",
@@ -131,9 +131,9 @@ recipe_options = _apply(
         _choice("--norm-bytes", ("1", "2", "4"), "Bytes of a stored norm."),
         _choice("--metric", METRICS, "Euclidean distance, inner product or cosine."),
         click.option(
-            "--seed", type=int, default=AnnealingParams.seed, show_default=True, help="Of everything random."
+            "--seed", type=int, default=AnnealingParams.seed, show_default=True, help="Random seed."
         ),
-        click.option("--skip-invalid", is_flag=True, help="Leave out rows with NaN or infinite values."),
+        click.option("--skip-invalid", is_flag=True, help="Skip rows with NaN or infinite values."),
     ]
 )
 
@@ -145,10 +145,10 @@ def progress_for(as_json: bool) -> Progress:
 ids_option = click.option(
     "--ids",
     metavar="FILE",
-    help="Own ids of the rows, int64: .npy, .i64, .hdf5::NAME or .parquet::NAME. [default: row numbers]",
+    help="Your ids of the rows, int64: .npy, .i64, .hdf5::NAME or .parquet::NAME. [default: row numbers]",
 )
 restart_option = click.option(
-    "--replace", is_flag=True, help="Forget what another unfinished command left in INDEX."
+    "--replace", is_flag=True, help="Discard what another unfinished command left in INDEX."
 )
 
 

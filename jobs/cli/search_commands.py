@@ -72,13 +72,13 @@ class SearchOptions:
     "--rerank",
     type=click.IntRange(1),
     metavar="R",
-    help="Compare the R best, k at least, with the vectors themselves: exact distances.",
+    help="Re-rank the best R, at least k, by exact distance.",
 )
 @click.option(
     "--within",
     callback=id_set,
     metavar="SET",
-    help="Answers from these ids only: 1000:2000, or a .npy file of ids or of a boolean for each row.",
+    help="Only answers with these ids: 1000:2000, or a .npy file of ids or of one boolean per row.",
 )
 @click.option(
     "--radius",
@@ -90,22 +90,24 @@ class SearchOptions:
     "--recall",
     type=click.FloatRange(0, 1),
     metavar="SHARE",
-    help="The fastest search that finds so much, as measured by `tune` for this k.",
+    help="Use the fastest setting with this recall, as measured by `tune` for this k.",
 )
 @click.option(
     "--time-ms",
     type=float,
     metavar="MS",
-    help="The search that finds most in this time, as measured by `tune`.",
+    help="Use the setting with the highest recall within this time, as measured by `tune`.",
 )
-@click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For the batch.")
+@click.option("--vectors", metavar="PATH", help="Where the vectors are now, if they moved since the build.")
+@click.option(
+    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads for the batch."
+)
 @json_option
 def search(index: Path, queries: str, **given: Any) -> None:
     """Answer the queries of a file, and measure.
 
-    Prints recall, time per query, nodes and leaves visited. Without --rerank distances are those to the
-    vectors' codes.
+    Prints recall, time per query, nodes and leaves visited. Without --rerank distances are to the
+    reconstructions of the vectors.
 
     \b
     Examples:

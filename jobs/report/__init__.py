@@ -14,12 +14,13 @@ def report(
     *,
     vectors: Vectors | None = None,
 ) -> Path:
-    """Write a page about an index to `out`, one HTML file that needs nothing else; returns its path.
+    """Write a report about an index to `out`, one self-contained HTML file; returns its path.
 
-    Parameters, sizes, the branching of the tree, use of the dictionaries, the learning curve, what the build
-    took, and recall against time if the index was tuned. A large index is sampled, so it takes seconds.
+    It shows parameters, sizes, the branching of the tree, use of the dictionaries, the learning curve, the
+    cost of the build, and recall against time if the index was tuned. A large index is sampled, so this takes
+    seconds.
 
-    vectors : where the vectors are, if not where they were at the build.
+    vectors : where the vectors are now, if they moved since the build.
     """
     from aggtree.jobs.report.page import write_page
 

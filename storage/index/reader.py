@@ -1,7 +1,7 @@
-"""An index as a query process sees it: mapped read-only, opened in milliseconds whatever its size.
+"""An open index: memory-mapped read-only, opened in milliseconds whatever its size.
 
 Any number of processes share one copy in the system's page cache. An `Index` holds one `Snapshot`, the
-state of the index when it was opened or last refreshed; every call takes it once and keeps to it.
+state of the index when it was opened or last refreshed; each call uses one snapshot from start to end.
 """
 
 import os
@@ -42,10 +42,10 @@ Stamp = tuple[int, int, int, int]
 
 
 class Index:
-    """An open index. It may be searched from several threads; parameters belong to a call, never to it.
+    """An open index. It may be searched from several threads; search parameters are arguments of each call.
 
-    It stays what it was when it was opened until `refresh` takes up a newer commit. Pickling it, or sending
-    it to another process, sends its path: the other side opens the index there.
+    It shows the state at opening until `refresh` loads a newer commit. Pickling it, or sending it to another
+    process, sends its path: the other side opens the index there.
     """
 
     def __init__(self, path: Path, snapshot: Snapshot, stamp: Stamp) -> None:
@@ -81,20 +81,20 @@ class Index:
 
         queries : one query (d,) or several (q, d), of integers or floats.
         k : answers per query.
-        params : how far to look; by default `index.params`.
-        threads : threads that share the queries of this call.
-        rerank : so many candidates, at least k, are compared with the vectors themselves; distances are then
-            exact, and equal ones are ordered by row. 0 for none.
-        within : rows that answers may come from: a boolean array with one entry for each row, a range or an
-            array of ids, a .npy file of either, or what `filter` made of them. Few rows are compared one by
-            one, with the vectors themselves if they are at hand.
-        radius : answers whose squared distance exceeds radius² are left out; `range_search` finds all others.
-        recall, time_ms : instead of params and rerank: the fastest search that reaches this recall, or the
-            one that finds most in so many milliseconds per query, as measured by `aggtree.tune`.
+        params : how much of the tree to visit; by default `index.params`.
+        threads : number of threads that share the queries of this call.
+        rerank : number of candidates, at least k, to re-rank by exact distances, which are then returned;
+            ties are ordered by row. 0 for none.
+        within : rows that answers may come from: a boolean array with one entry per row, a range or an array
+            of ids, a .npy file of either, or the result of `filter`. A small set is searched exhaustively, by
+            exact distance if the vectors are available.
+        radius : drop answers whose squared distance exceeds radius²; `range_search` returns all within it.
+        recall, time_ms : instead of params and rerank: the fastest setting that reaches this recall, or the
+            one with the highest recall within this time per query, as measured by `aggtree.tune`.
 
-        Returns ids (q, k) int64, row numbers or the user's own, and distances (q, k) float32, nearest first,
-        padded with -1 and inf where fewer were found. Without `rerank` distances are those to the vectors'
-        reconstructions. They are squared; with the metric ip they are -q·x, with cosine 1 - cos.
+        Returns ids (q, k) int64, row numbers or your own ids, and distances (q, k) float32, nearest first,
+        padded with -1 and inf where fewer were found. Without `rerank` distances are to the reconstructions
+        of the vectors. They are squared; with metric ip they are -q·x, with cosine 1 - cos.
         """
         return self.search_with_counts(
             queries,
@@ -121,7 +121,7 @@ class Index:
         recall: float | None = None,
         time_ms: float | None = None,
     ) -> tuple[Answer, SearchCounts]:
-        """The same as `search`, and how many nodes and leaves each query scored."""
+        """Like `search`; also returns how many nodes and leaves each query scored."""
         snapshot = self._open()
         request = SearchRequest(
             k=k,
@@ -150,8 +150,8 @@ class Index:
         """Find all vectors the search visits whose squared distance to a query is at most radius².
 
         Distances are to the vectors' reconstructions, so vectors near the radius may be missed or wrongly
-        found. rerank : compare with the vectors themselves, which is exact for all that is visited. The other
-        arguments are those of `search`.
+        found. rerank : use exact distances of all vectors that are visited. The other arguments are those of
+        `search`.
         """
         snapshot = self._open()
         request = SearchRequest(
@@ -165,13 +165,13 @@ class Index:
         return snapshot.within_radius(queries, request)
 
     def filter(self, within: Within) -> Filter:
-        """A set of rows made ready for `search(within=...)`, worth it when many calls share it."""
+        """Prepare a set of rows for `search(within=...)`; worth it when many calls share it."""
         return self._open().filter(within)
 
     def reconstruct(self, ids: ArrayLike) -> NDArray[np.float32]:
         """Approximations (n, d) float32 of the vectors of these ids, decoded from their codes.
 
-        ids : (n,) integers, the user's own if the index has them; ValueError names one that is not there.
+        ids : (n,) integers, your own if the index was built with ids; ValueError names one that is missing.
 
         Codes are read from the index's code store, a chunk of rows at a time, and own ids are found by a pass
         over all of them, so request many at once. With the metric cosine these are vectors of length 1.
@@ -179,11 +179,11 @@ class Index:
         return self._open().reconstruct(ids)
 
     def refresh(self) -> bool:
-        """Take up the newest commit; whether there was one.
+        """Load the newest commit; returns whether there was one.
 
         After `append`, `delete`, `compact` or a new build by any process, calls that begin from now on see
-        the new state; calls that are running finish with the old one. Costs one look at the manifest's file
-        when nothing was committed.
+        the new state; calls that are running finish with the old one. When nothing was committed
+        it costs one `stat` of the manifest file.
         """
         with self._lock:
             before = self._open()
@@ -199,12 +199,12 @@ class Index:
 
     @property
     def manifest(self) -> IndexManifest:
-        """What was committed; still there after `close`."""
+        """The committed manifest; available after `close` too."""
         return self._manifest
 
     @property
     def metric(self) -> Metric:
-        """What queries are answered by: l2, ip or cosine."""
+        """The metric: l2, ip or cosine."""
         return self._manifest.metric
 
     @property
@@ -229,12 +229,12 @@ class Index:
 
     @property
     def searcher(self) -> AnySearcher:
-        """The trees, which know neither deleted rows nor own ids."""
+        """The searcher of the trees, which handles neither deleted rows nor own ids."""
         return self._open().searcher
 
     @property
     def tree(self) -> Tree:
-        """The tree's arrays, read-only; ValueError for an index of several."""
+        """The arrays of the tree, read-only; ValueError for an index of several trees."""
         trees = self.searcher.trees
         if len(trees) > 1:
             raise ValueError(f"{self.path}: has {len(trees)} trees; call aggtree.compact to merge them")
@@ -271,11 +271,11 @@ class Index:
         return known
 
     def tuned(self, request: SearchRequest) -> SearchRequest:
-        """The request with measured parameters in the place of a recall or a time, if it has one."""
+        """The request with its recall or time, if it has one, replaced by measured parameters."""
         return self.tuning.apply(request) if request.tuned else request
 
     def keep_tuning(self, k: int, points: Iterable[TunedPoint]) -> tuple[TunedPoint, ...]:
-        """Write the best of measured points for k beside the manifest; returns them."""
+        """Store the Pareto front of measured points for k beside the manifest; returns it."""
         build = self._open().manifest.identity
         tuning = (read_tuning(self.path, build) or Tuning(build=build)).with_points(k, points)
         write_tuning(self.path, tuning)
@@ -283,18 +283,18 @@ class Index:
         return tuning.points[k]
 
     def bytes_by_part(self) -> dict[str, int]:
-        """Bytes in the directory: dictionaries and arrays of the tree, which queries need, and codes."""
+        """Bytes on disk of the dictionaries, of each array of the tree, and of the codes."""
         return bytes_by_part(self._manifest)
 
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Bring the whole tree into memory, so that the first queries are as fast as later ones.
+        """Read the whole tree into the page cache, so that the first queries are as fast as later ones.
 
         progress : called with the bytes touched so far and the bytes of the tree.
         """
         warm(self._open().maps, progress)
 
     def close(self) -> None:
-        """Give the maps back, once the calls that are running are done; arrays taken from it stay valid."""
+        """Unmap the files once running calls have finished; arrays obtained from it stay valid."""
         with self._lock:
             self._snapshot = None
 
@@ -322,11 +322,11 @@ class Index:
 
 
 def open_index(path: str | os.PathLike[str], vectors: Vectors | None = None) -> Index:
-    """Open a committed index; IndexFormatError when it is not there, incomplete or damaged.
+    """Open a committed index; IndexFormatError when it is missing, incomplete or damaged.
 
-    vectors : where the vectors are that it was built from, if they are no longer where they were: a path, a
-        source, an array, or a list of these in the order of the rows. Compared with the index now if given,
-        otherwise when a search first needs them. A source that was passed in stays open.
+    vectors : the original vectors, if they moved since the build: a path, a source, an array, or a list of
+        these in the order of the rows. They are compared with the index now if given, otherwise when a search
+        first needs them. A source that is passed in is not closed.
     """
     index = Path(path).absolute()
 
