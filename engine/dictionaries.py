@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_WORDS = 256
+SHORT_WORDS = 16
+"""Words of a dictionary whose labels take four bits."""
 MAX_WIDE_WORDS = 65_536
 
 

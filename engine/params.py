@@ -10,7 +10,7 @@ from typing import Literal
 
 from aggtree.engine.dictionaries import MAX_WIDE_WORDS, MAX_WORDS
 
-MAX_DICTIONARIES = 64
+MAX_DICTIONARIES = 257
 MAX_BEAM = 64
 
 Cooling = Literal["joint", "kmeans"]
@@ -52,6 +52,8 @@ class AnnealingParams:
     beam : paths kept by multi-path encoding.
     rounds : at most this many cooling rounds of the offline `fit`.
     tolerance : `fit` stops when a round lowers the distortion by less than this fraction.
+    stage : dictionaries that one beam encodes; they are locked before the next stage begins. 0 for all at
+        once. A wide first dictionary is in no stage.
     cooling : `joint` updates all dictionaries by one least-squares step per round; `kmeans` is
         the paper's way, one dictionary after the other.
     """
@@ -62,6 +64,7 @@ class AnnealingParams:
     rounds: int = 25
     tolerance: float = 1e-3
     cooling: Cooling = "joint"
+    stage: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.words) <= MAX_DICTIONARIES:
@@ -73,6 +76,8 @@ class AnnealingParams:
                 raise ValueError(f"dictionary {number} of {size} words: expected 1 to {MAX_WORDS}")
         if not 1 <= self.beam <= MAX_BEAM:
             raise ValueError(f"beam {self.beam}: expected 1 to {MAX_BEAM}")
+        if self.stage < 0:
+            raise ValueError(f"stage {self.stage}: expected 1 or more dictionaries, or 0 for all")
         if self.rounds < 0:
             raise ValueError(f"rounds {self.rounds}: expected 0 or more")
         if self.cooling not in ("joint", "kmeans"):
@@ -87,20 +92,26 @@ class TreeParams:
     direct_leaves : inside a split node, a group of at most this many vectors gets no node of its own: its
         vectors are direct leaves, which hang directly from the split node. `bucket=1, direct_leaves=1` is
         the paper's tree.
-    norm_bytes : bytes of a leaf's squared norm: 1 or 2, quantized over the level's range, or 4, exact.
+    norm_bytes : bytes of a leaf's squared norm: 1 or 2, quantized over the level's range, or 4, exact; 0, for
+        none, only in planes, where inner products are compared.
+    planes : whether leaves are stored in planes of 32, which shuffles scan: for dictionaries of up to 16
+        words behind the first one. Nodes of level 1 are then not split.
     """
 
     bucket: int = 64
     direct_leaves: int = 1
-    norm_bytes: Literal[1, 2, 4] = 1
+    norm_bytes: Literal[0, 1, 2, 4] = 1
+    planes: bool = False
 
     def __post_init__(self) -> None:
         if self.bucket < 1:
             raise ValueError(f"bucket {self.bucket}: expected 1 or more")
         if not 1 <= self.direct_leaves <= self.bucket:
             raise ValueError(f"direct_leaves {self.direct_leaves}: expected 1 to bucket ({self.bucket})")
-        if self.norm_bytes not in (1, 2, 4):
-            raise ValueError(f"norm_bytes {self.norm_bytes}: expected 1, 2 or 4")
+        allowed = (0, 1) if self.planes else (1, 2, 4)
+        if self.norm_bytes not in allowed:
+            expected = " or ".join(map(str, allowed))
+            raise ValueError(f"norm_bytes {self.norm_bytes}: expected {expected}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,10 @@ from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import as_rows, check_rows, panel_layout, products
 from aggtree.engine.clustering.distances_kernels import Rows
+from aggtree.engine.coding.decoding_kernels import decode_rows
 from aggtree.engine.coding.encoding_kernels import NO_SCORE, encode_rows
 from aggtree.engine.coding.records import Tables, make_scratch
+from aggtree.engine.coding.stages import stages
 from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import MAX_BEAM
@@ -45,7 +47,8 @@ class BeamTables:
 
     def __init__(self, words: NDArray[np.float32], layout: CodeLayout) -> None:
         self._words = words.astype(np.float64)
-        self._layout = layout
+        self._decoded_words = np.ascontiguousarray(words)
+        self.layout = layout
         self._pairs, largest_sum = cross_products(words, layout)
         self._norms = np.einsum("kd,kd->k", words, words, dtype=np.float64)
         starts = np.concatenate(([0], np.cumsum(layout.words)))[:-1]
@@ -71,8 +74,33 @@ class BeamTables:
             self._tables[exponent] = self._build(self._unit * COARSER**exponent)
         return self._tables[exponent]
 
+    def encode(self, rows: Rows, beam: int, codes: NDArray[np.uint8]) -> None:
+        """Write the codes (n, M) of rows (n, d)."""
+        exponents = self.exponents(self._squared_lengths(rows))
+        for exponent in np.unique(exponents):
+            tables = self.tables(int(exponent))
+            chosen = np.flatnonzero(exponents == exponent)
+            part = rows if len(chosen) == len(rows) else rows[chosen]
+            found = np.empty((len(chosen), codes.shape[1]), np.uint8)
+            encode_rows(part, tables, make_scratch(tables, beam), found)
+            codes[chosen] = found
+
+    def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """What the words of codes (n, M) add up to, (n, d) float32."""
+        decoded = np.zeros((len(codes), self._words.shape[1]), np.float32)
+        starts = (np.cumsum(self.layout.words) - self.layout.words).astype(np.int64)
+        decode_rows(np.ascontiguousarray(codes), starts, self._decoded_words, decoded)
+        return decoded
+
+    def _squared_lengths(self, rows: Rows) -> NDArray[np.float64]:
+        """‖x‖² of each row, or one bound for all bytes when it needs no coarser unit."""
+        bound = np.full(1, 255.0**2 * rows.shape[1])
+        if rows.dtype == np.uint8 and not self.exponents(bound)[0]:
+            return np.broadcast_to(bound, len(rows))
+        return check_rows(rows, rows.shape[1])
+
     def _build(self, unit: float) -> Tables:
-        sizes = np.asarray(self._layout.words)
+        sizes = np.asarray(self.layout.words)
         padded = (-(-sizes // CHUNK) * CHUNK).astype(np.int64)
         starts = np.concatenate(([0], np.cumsum(sizes)))
         columns = np.concatenate(([0], np.cumsum(padded))).astype(np.int64)
@@ -105,10 +133,11 @@ class BeamTables:
 class Encoder:
     """Encodes vectors with given dictionaries; a vector's code never depends on its neighbours.
 
+    stage : dictionaries of a stage, see `AnnealingParams`.
     Serial, and the kernels release the GIL: call it from as many threads as there are cores.
     """
 
-    def __init__(self, dictionaries: Dictionaries, beam: int) -> None:
+    def __init__(self, dictionaries: Dictionaries, beam: int, stage: int = 0) -> None:
         if not 1 <= beam <= MAX_BEAM:
             raise ValueError(f"beam {beam}: expected 1 to {MAX_BEAM}")
         if not np.isfinite(dictionaries.words).all():
@@ -117,11 +146,13 @@ class Encoder:
         self.beam = beam
         layout = dictionaries.layout
         self._first = word_chooser(dictionaries.part(0)) if layout.wide else None
-        locked = int(layout.wide)
-        self._beam_tables = None
-        if layout.levels > locked:
-            narrow = CodeLayout(layout.words[locked:])
-            self._beam_tables = BeamTables(dictionaries.words[dictionaries.starts[locked] :], narrow)
+        self._stages = [
+            BeamTables(
+                dictionaries.words[dictionaries.starts[start] : dictionaries.starts[stop]],
+                CodeLayout(layout.words[start:stop]),
+            )
+            for start, stop in stages(layout, stage)
+        ]
 
     def encode(self, x: NDArray[np.generic], out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """Codes (n, width) uint8 of vectors x (n, d) of any real number type, into `out` if given."""
@@ -145,24 +176,9 @@ class Encoder:
             codes[:, 0], codes[:, 1] = labels >> 8, labels & 0xFF
             codes = codes[:, 2:]
             rows = rows - self.dictionaries.part(0)[labels]
-        if self._beam_tables is None:
-            return
-        exponents = self._beam_tables.exponents(self._squared_lengths(rows))
-        for exponent in np.unique(exponents):
-            tables = self._beam_tables.tables(int(exponent))
-            chosen = np.flatnonzero(exponents == exponent)
-            part = rows if len(chosen) == len(rows) else rows[chosen]
-            found = np.empty((len(chosen), codes.shape[1]), np.uint8)
-            encode_rows(part, tables, make_scratch(tables, self.beam), found)
-            codes[chosen] = found
-
-    def _squared_lengths(self, rows: Rows) -> NDArray[np.float64]:
-        """‖x‖² of each row, or one bound for all bytes when it needs no coarser unit."""
-        bound = np.full(1, 255.0**2 * rows.shape[1])
-        if (
-            rows.dtype == np.uint8
-            and self._beam_tables is not None
-            and not self._beam_tables.exponents(bound)[0]
-        ):
-            return np.broadcast_to(bound, len(rows))
-        return check_rows(rows, self.dictionaries.dimension)
+        for number, tables in enumerate(self._stages):
+            levels = tables.layout.levels
+            tables.encode(rows, self.beam, codes[:, :levels])
+            if number + 1 < len(self._stages):
+                rows = rows - tables.decode(codes[:, :levels])
+                codes = codes[:, levels:]

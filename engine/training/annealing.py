@@ -99,6 +99,11 @@ class DictionaryAnnealing:
         )
         return Dictionaries(words, self._layout)
 
+    @classmethod
+    def of(cls, params: AnnealingParams) -> "DictionaryAnnealing":
+        """A trainer with these parameters, of one stage."""
+        return cls(**{name: value for name, value in vars(params).items() if name != "stage"})
+
     @property
     def norm_ranges(self) -> NDArray[np.float32]:
         """(M + 1, 2) float32, least and largest ‖x̂‖² − ‖prefix of l words‖² of the training sample."""
@@ -184,14 +189,7 @@ class DictionaryAnnealing:
     def from_state(cls, state: dict[str, NDArray[np.generic]]) -> "DictionaryAnnealing":
         """The trainer that `state` was taken from."""
         params, first, words, online, history, codes = unpack_state(state)
-        trainer = cls(
-            words=params.words,
-            beam=params.beam,
-            seed=params.seed,
-            rounds=params.rounds,
-            tolerance=params.tolerance,
-            cooling=params.cooling,
-        )
+        trainer = cls.of(params)
         trainer._first = first
         trainer._narrow = None if words is None else Narrow(words, trainer._narrow_layout())
         trainer._online = online

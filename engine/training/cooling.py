@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from aggtree.engine.clustering.distances import NearestWord
 from aggtree.engine.clustering.distances_kernels import Rows
 from aggtree.engine.clustering.kmeans import choose_rows, improved_kmeans
+from aggtree.engine.coding.decoding_kernels import decode_rows
 from aggtree.engine.coding.encoding import CHUNK_ROWS, Encoder
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.training.least_squares import NormalEquations, solve
-from aggtree.engine.training.least_squares_kernels import decode_rows, squared_errors
+from aggtree.engine.training.least_squares_kernels import squared_errors
 
 Map = Callable[..., Iterable[Any]]
 

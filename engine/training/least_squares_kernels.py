@@ -34,18 +34,6 @@ def add_by_word(
 
 
 @kernel
-def decode_rows(
-    codes: NDArray[np.uint8], first: NDArray[np.int64], words: NDArray[np.float32], out: NDArray[np.float32]
-) -> None:
-    """out[r] += Σ_m word codes[r, m] of dictionary m, in the order of the dictionaries."""
-    for r in range(codes.shape[0]):
-        for m in range(codes.shape[1]):
-            word = words[first[m] + codes[r, m]]
-            for j in range(words.shape[1]):
-                out[r, j] += word[j]
-
-
-@kernel
 def squared_errors(rows: Rows, decoded: NDArray[np.float32], out: NDArray[np.float64]) -> None:
     """out[r] = ‖rows[r] − decoded[r]‖² in float64."""
     for r in range(rows.shape[0]):

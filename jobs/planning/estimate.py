@@ -90,7 +90,7 @@ def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float,
     layout = CodeLayout(recipe.words)
     words = sample[rng.integers(0, len(sample), sum(recipe.words))] / layout.levels
     dictionaries = Dictionaries(words.astype(np.float32), layout)
-    encoder = Encoder(dictionaries, recipe.annealing.beam)
+    encoder = Encoder(dictionaries, recipe.annealing.beam, recipe.annealing.stage)
     labels = np.column_stack([rng.integers(0, size, CODE_ROWS) for size in recipe.words])
     codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)
     ordered = sort_codes(codes, ids)

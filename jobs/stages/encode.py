@@ -58,7 +58,7 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
     """Encode and write one shard; returns its record, with the rows that were left out."""
     dictionaries, _ = load_dictionaries(task.dictionaries)
     store = CodeStore.open(task.codes)
-    encoder = Encoder(dictionaries, task.annealing.beam)
+    encoder = Encoder(dictionaries, task.annealing.beam, task.annealing.stage)
     codes = np.zeros((task.rows, store.width), np.uint8)
     invalid: list[int] = []
     errors: list[float] = []

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.coding.stages import stages
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams
-from aggtree.engine.training.annealing import DictionaryAnnealing
+from aggtree.engine.training.staged import Trainer, make_trainer, trainer_from_state
 from aggtree.engine.training.wide_dictionary_trainer import PASSES, FirstDictionaryTrainer
 from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, training_rows
 from aggtree.jobs.running.progress import Progress
@@ -78,11 +79,11 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
     with single_threaded_blas(), thread_map(threads) as mapper:
         run = _Training(source, job, rows, ahead, mapper, progress)
         if BATCHES_DONE in state:
-            trainer, done = DictionaryAnnealing.from_state(state), int(state[BATCHES_DONE][0])
+            trainer, done = trainer_from_state(state), int(state[BATCHES_DONE][0])
             run.begin(run.first_work + run.batch_work(done, len(trainer.distortions)))
             run.anneal(trainer, done, None)
         else:
-            trainer = _annealer(job.params)
+            trainer = make_trainer(job.params)
             run.anneal(trainer, 0, run.learn_first(state))
     save_dictionaries(job.dictionaries, trainer.dictionaries, trainer.norm_ranges)
     return float(trainer.distortions[-1])
@@ -93,18 +94,6 @@ def learning_curve(state: State) -> dict[str, Any]:
     errors = state["distortions"].tolist()
     later = max(0, int(state[BATCHES_DONE][0]) - 1)
     return {"distortions": errors, "rounds": max(0, len(errors) - 1 - later)}
-
-
-def _annealer(params: AnnealingParams) -> DictionaryAnnealing:
-    return DictionaryAnnealing(
-        words=params.words,
-        dictionaries=len(params.words),
-        beam=params.beam,
-        seed=params.seed,
-        rounds=params.rounds,
-        tolerance=params.tolerance,
-        cooling=params.cooling,
-    )
 
 
 @dataclass(frozen=True)
@@ -128,13 +117,19 @@ class _Training:
         """Row passes of the first dictionary: one draws words, the others move them."""
         return (1 + PASSES) * self.pass_rows
 
+    @property
+    def all_rounds(self) -> int:
+        """Rounds that may come, of all stages; of each stage but the first one more, which starts it."""
+        count = max(1, len(stages(CodeLayout(self.job.params.words), self.job.params.stage)))
+        return count * self.job.params.rounds + count - 1
+
     def batch_work(self, batches: int, rounds: int = 0) -> int:
         """Row passes of so many batches, or of `rounds` of the first when there are none.
 
         A row of the first batch counts once for each round that may come, and once before.
         """
         size = self.rows.batches[0][1] - self.rows.batches[0][0]
-        return size * (batches + self.job.params.rounds if batches else rounds)
+        return size * (batches + self.all_rounds if batches else rounds)
 
     def begin(self, done: int) -> None:
         total = self.first_work + self.batch_work(len(self.rows.batches))
@@ -163,7 +158,7 @@ class _Training:
         self.advance_to(self.first_work)
         return trainer.words
 
-    def anneal(self, trainer: DictionaryAnnealing, done: int, first: NDArray[np.float32] | None) -> None:
+    def anneal(self, trainer: Trainer, done: int, first: NDArray[np.float32] | None) -> None:
         """Train on the batches that are left; `first` is a first dictionary learned before."""
 
         def save() -> None:

@@ -7,6 +7,7 @@ import pytest
 from helpers.sizes import sized
 from helpers.training import correlated_rows, held_out_error, same_state
 
+from aggtree.engine.coding.decoding_kernels import decode_rows
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.training import least_squares_kernels
 from aggtree.engine.training.annealing import DictionaryAnnealing
@@ -30,7 +31,7 @@ def test_least_squares_kernels(sizes, dtype):
     np.testing.assert_allclose(sums, naive.add_by_word(rows, codes, sizes))
     words = rng.normal(size=(total, 5)).astype(np.float32)
     decoded, errors = np.zeros((61, 5), np.float32), np.empty(61)
-    least_squares_kernels.decode_rows(codes, first, words, decoded)
+    decode_rows(codes, first, words, decoded)
     least_squares_kernels.squared_errors(rows, decoded, errors)
     np.testing.assert_allclose(decoded, naive.decode_rows(codes, sizes, words), atol=1e-4)
     np.testing.assert_allclose(errors, naive.squared_errors(rows, decoded))
