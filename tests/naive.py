@@ -634,3 +634,65 @@ def generate_rows(model, seed, rows):
 def count_labels_together(one, other, shape):
     pairs = Counter(zip(one.tolist(), other.tolist(), strict=True))
     return np.array([[pairs[i, j] for j in range(shape[1])] for i in range(shape[0])])
+
+
+def node_ranges(starts, first, last):
+    """Ranges of nodes that follow one another, cut to first..last; each ends where the next begins."""
+    bounds = np.clip(np.asarray(starts, np.int64), first, last)
+    return list(zip(bounds[:-1], np.maximum(bounds[:-1], bounds[1:]), strict=True))
+
+
+def fit_planes(columns, norm_bytes, norm_step):
+    """Integer tables (M, 16) and of a norm's halves (2, 16), the least entries, and the scale."""
+    tables = np.asarray(columns, np.float32).reshape(-1, 16)
+    lows = tables.min(axis=1)
+    widest = (tables.max(axis=1) - lows).max(initial=np.float32(0))
+    if norm_bytes:
+        widest = max(widest, np.float32(norm_step) * np.float32(240) / np.float32(8))
+    scale = np.float32(127) / widest if widest > 0 else np.float32(0)
+    half = np.float32(0.5)
+    weight = np.float32(norm_step) * scale / np.float32(8)
+    halves = [np.floor(weight * (step * np.arange(16, dtype=np.float32)) + half) for step in (1, 16)]
+    return np.floor((tables - lows[:, None]) * scale + half), np.array(halves), lows, scale
+
+
+def scan_planes(labels, norms, fitted, rest):
+    """Distances of leaves by the integer tables: labels (n, M), norms (n,) or None."""
+    tables, halves, _, scale = fitted
+    sums = tables[np.arange(labels.shape[1]), labels].sum(axis=1)
+    if norms is not None:
+        sums = sums + 8 * (halves[0][norms & 15] + halves[1][norms >> 4])
+    unit = np.float32(1) / scale if scale > 0 else np.float32(0)
+    return np.maximum(np.float32(rest) + unit * sums.astype(np.float32), 0)
+
+
+def exact_distances(labels, norms, columns, norm_step, rest):
+    """Distances of leaves by the tables themselves."""
+    tables = np.asarray(columns, np.float64).reshape(-1, 16)
+    sums = tables[np.arange(labels.shape[1]), labels].sum(axis=1)
+    return rest + sums + (0 if norms is None else norm_step * norms.astype(np.float64))
+
+
+def prefetch_planes():
+    """Prefetching changes nothing."""
+
+
+def search_planes(nodes, query, k, limit, ratio, columns, norm_step):
+    """The k nearest (distance, id) of leaves in planes, among those nearest by integer tables.
+
+    nodes : of level 1: distance, rest without Σ l_m, ids, labels (n, M), norms (n,) or None
+    """
+    order = sorted(range(len(nodes)), key=lambda number: (nodes[number][0], number))[: limit or None]
+    near = cut_beyond(np.array([nodes[number][0] for number in order]), ratio)
+    kept = [nodes[number] for number, inside in zip(order, near, strict=True) if inside]
+    found = []
+    for _, rest, ids, labels, norms in kept:
+        fitted = fit_planes(columns, norms is not None, norm_step)
+        lowest = np.float32(0)
+        for low in fitted[2]:
+            lowest += low
+        rough = scan_planes(labels, norms, fitted, np.float32(rest) + lowest)
+        exact = exact_distances(labels, norms, columns, norm_step, rest)
+        found += zip(rough.tolist(), ids.tolist(), exact.tolist(), strict=True)
+    near = sorted(found)[: k + k // 4 + 16]
+    return sorted((exact, number) for _, number, exact in near)[:k]

@@ -109,22 +109,25 @@ def prepare(
     dictionaries: Dictionaries,
     one_stage: int = ONE_STAGE,
     groups: FirstGroups | None = None,
+    labels: int = LABELS,
 ) -> tuple[FirstLevel, TableWords]:
     """Group the level-1 nodes if there are more than `one_stage`; lay out the words for distance tables.
 
     groups : what `group_nodes` made of this tree before, to be used instead
+    labels : columns of the tables for each dictionary but the first
     """
     nodes = len(tree.first_labels)
     if groups is None and nodes <= one_stage:
         norms = np.array(tree.norms[1 : 1 + nodes], np.float32)
-        words = table_words(dictionaries.part(0)[tree.first_labels], norms, dictionaries)
+        words = table_words(dictionaries.part(0)[tree.first_labels], norms, dictionaries, labels)
         return first_level(NO_GROUPS, tree, dictionaries), words
     if groups is None:
         groups = group_nodes(tree.first_labels, tree.norms[1 : 1 + nodes], dictionaries)
     else:
         check_groups(groups, nodes, dictionaries.dimension)
     squares = np.vecdot(groups.centres, groups.centres)
-    return first_level(groups, tree, dictionaries), table_words(groups.centres, squares, dictionaries)
+    words = table_words(groups.centres, squares, dictionaries, labels)
+    return first_level(groups, tree, dictionaries), words
 
 
 def first_level(groups: FirstGroups, tree: Tree, dictionaries: Dictionaries) -> FirstLevel:
@@ -183,20 +186,22 @@ def check_groups(groups: FirstGroups, nodes: int, dimension: int) -> None:
 
 
 def table_words(
-    first: NDArray[np.float32], start: NDArray[np.float32], dictionaries: Dictionaries
+    first: NDArray[np.float32], start: NDArray[np.float32], dictionaries: Dictionaries, labels: int = LABELS
 ) -> TableWords:
-    """Columns of the tables: start - 2 q·w for `first`, then -2 q·w for 256 words of each other dictionary.
+    """Columns of the tables: start - 2 q·w for `first`, then -2 q·w for words of each other dictionary.
 
-    first : (f, d) float32, start : (f,) float32
+    first : (f, d) float32, start : (f,) float32; labels : columns of each of these dictionaries
     """
     sizes = dictionaries.layout.words
     offset = padded(len(first), LANES)
     dimension = padded(dictionaries.dimension, DIMENSION_STEP)
-    rows = np.zeros((dimension, offset + LABELS * (len(sizes) - 1)), np.float32)
+    rows = np.zeros((dimension, offset + labels * (len(sizes) - 1)), np.float32)
     rows[: dictionaries.dimension, : len(first)] = -2 * first.T
     for number in range(1, len(sizes)):
-        column = offset + LABELS * (number - 1)
+        column = offset + labels * (number - 1)
         rows[: dictionaries.dimension, column : column + sizes[number]] = -2 * dictionaries.part(number).T
+        if labels < LABELS:  # columns of no word must not widen the range of those that are used
+            rows[:, column + sizes[number] : column + labels] = rows[:, column : column + 1]
     starts = np.zeros(rows.shape[1], np.float32)
     starts[: len(first)] = start
     return TableWords(rows, panels_of(rows), starts)

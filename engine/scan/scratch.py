@@ -13,12 +13,14 @@ from aggtree.engine.scan.records import (
     FirstScratch,
     LeafParts,
     NodeRanges,
+    PlaneTables,
     Scratch,
     SearchPlan,
     Sieve,
     TableWords,
 )
 from aggtree.engine.scan.table_kernels import DIMENSION_STEP
+from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES, TABLE_BYTES
 from aggtree.engine.simd.product_instructions import TILE_ROWS
 from aggtree.engine.simd.sieve_instructions import PLANES, SIEVE_BYTES, SIEVED, second_load
 from aggtree.engine.simd.vector_code import LANES
@@ -31,7 +33,7 @@ FIRST_RANKS = 1 << 19
 
 def make_scratch(plan: SearchPlan, words: TableWords) -> Scratch:
     """Memory for queries of one plan, one thread at a time."""
-    columns, room, answers = words.rows.shape[1], int(plan.room.max()), plan.k + plan.k // 2 + 64
+    columns, room, answers = words.rows.shape[1], int(plan.room.max()), plan.k + plan.k // 2 + 96
     block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
     return Scratch(
         tables=np.empty((block, columns), np.float32),
@@ -52,6 +54,7 @@ def make_scratch(plan: SearchPlan, words: TableWords) -> Scratch:
             bases=np.empty(SCORED + 1, np.float32),
         ),
         sieve=empty_sieve(int(plan.record_sizes.max())),
+        planes=empty_plane_tables(len(plan.limits) - 1, plan.norm_bytes),
     )
 
 
@@ -100,6 +103,16 @@ def empty_sieve(record_size: int) -> Sieve:
         nearest=np.full(1, np.inf, np.float32),
         minima=np.empty(LANES, np.float32),
         masks=np.empty(SIEVE_PIECE // SIEVED, np.uint64),
+    )
+
+
+def empty_plane_tables(dictionaries: int, norm_bytes: int) -> PlaneTables:
+    """Tables of so many short dictionaries, and of a norm."""
+    rows = norm_bytes + -(-dictionaries // 2) + 3
+    return PlaneTables(
+        tables=np.zeros((2, rows, TABLE_BYTES), np.uint8),
+        lows=np.zeros(dictionaries, np.float32),
+        sums=np.zeros(BLOCK_LEAVES, np.uint16),
     )
 
 

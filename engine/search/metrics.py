@@ -36,9 +36,7 @@ class InnerProductSearcher(Searcher):
         levels = np.zeros_like(tree.norm_low)
         levels.flags.writeable = False
         self._scored = self.tree._replace(norms=zeros, norm_low=levels, norm_step=levels)
-        words = (dictionaries.part(number) for number in range(dictionaries.layout.levels))
-        longest = sum(float(np.sqrt(np.vecdot(part, part).max(initial=0))) for part in words)
-        self._base = np.float32(2 * longest)
+        self._base = np.float32(2 * longest_sum(dictionaries))
         first_columns = self._first.groups or self._first.nodes
         start = self._words.start.copy()
         start[:first_columns] = self._base
@@ -90,6 +88,48 @@ class CosineSearcher(Searcher):
         return Answer(answer.ids, answer.distances / np.float32(2))
 
 
+class PlaneCosineSearcher(CosineSearcher):
+    """The same for leaves in planes, which have no norms: reconstructions are compared by inner product.
+
+    That estimates the cosine without the bias of reconstructions that are shorter than 1. Nodes are ranked by
+    the angle to their word alone, whatever its length.
+    """
+
+    def __init__(self, tree: Tree, dictionaries: Dictionaries, **grouping: Any) -> None:
+        words = unit_words(dictionaries)
+        ones = np.ones(len(tree.norms), np.float32)
+        super().__init__(tree._replace(norms=ones), words, planes=True, **grouping)
+        self.dictionaries = dictionaries
+        self.tree = self.tree._replace(norms=tree.norms)
+        nodes = self._first.nodes
+        with np.errstate(invalid="ignore"):  # a damaged file may hold anything
+            self._lengths = np.sqrt(np.asarray(tree.norms[1 : 1 + nodes], np.float32))
+        self._lengths.flags.writeable = False
+        # Two unit vectors at a right angle are 2 apart; with this base no leaf is below zero.
+        self._node_centre, self._leaf_base = np.float32(2), np.float32(2 * longest_sum(dictionaries))
+
+    def _finish(
+        self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
+    ) -> Answer:
+        half, one = np.float32(0.5), np.float32(1)
+        return Answer(answer.ids, (answer.distances - self._leaf_base) * half + one)
+
+
+def longest_sum(dictionaries: Dictionaries) -> float:
+    """No reconstruction is longer: the sum of the lengths of each dictionary's longest word."""
+    words = (dictionaries.part(number) for number in range(dictionaries.layout.levels))
+    return sum(float(np.sqrt(np.vecdot(part, part).max(initial=0))) for part in words)
+
+
+def unit_words(dictionaries: Dictionaries) -> Dictionaries:
+    """The dictionaries with words of the first one scaled to length 1; zeros stay."""
+    words = dictionaries.words.copy()
+    first = words[: dictionaries.layout.words[0]]
+    lengths = np.sqrt(np.vecdot(first, first))
+    first /= np.where(lengths > 0, lengths, 1)[:, None]
+    return Dictionaries(words, dictionaries.layout)
+
+
 def scale_to_length_1(queries: NDArray[np.float32]) -> NDArray[np.float64]:
     """Scale queries (q, d) in place to length 1, or leave zeros; returns their lengths (q,) float64."""
     floats = queries.astype(np.float64)
@@ -99,9 +139,17 @@ def scale_to_length_1(queries: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def make_searcher(
-    metric: Metric, tree: Tree, dictionaries: Dictionaries, *, groups: FirstGroups | None = None
+    metric: Metric,
+    tree: Tree,
+    dictionaries: Dictionaries,
+    *,
+    groups: FirstGroups | None = None,
+    planes: bool = False,
 ) -> Searcher:
     """The searcher of a tree by its metric."""
     if metric == "ip":
-        return InnerProductSearcher(tree, dictionaries, groups=groups)
-    return (Searcher if metric == "l2" else CosineSearcher)(tree, dictionaries, groups=groups)
+        return InnerProductSearcher(tree, dictionaries, groups=groups, planes=planes)
+    if metric == "cosine" and planes:
+        return PlaneCosineSearcher(tree, dictionaries, groups=groups)
+    kind = Searcher if metric == "l2" else CosineSearcher
+    return kind(tree, dictionaries, groups=groups, planes=planes)

@@ -7,14 +7,21 @@ from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.scan.filter_kernels import allowed_leaves
 from aggtree.engine.scan.records import RowBits
 from aggtree.engine.tree.layout import Tree, record_sizes
+from aggtree.engine.tree.planes import unpack_leaves
 
 BLOCK_LEAVES = 1 << 16
 
 
 def leaf_vectors(
-    tree: Tree, dictionaries: Dictionaries, norm_bytes: int, leaves: NDArray[np.int64]
+    tree: Tree, dictionaries: Dictionaries, norm_bytes: int, leaves: NDArray[np.int64], planes: bool = False
 ) -> NDArray[np.float32]:
     """Reconstructions (r, d) float32 of the given leaves (r,), in any order."""
+    if planes:
+        total = _node_vectors(tree, dictionaries, 1, _owners(tree, tree.leaf_start, 1, leaves))
+        rows = unpack_leaves(tree.records, leaves, dictionaries.layout, norm_bytes)
+        for number in range(1, dictionaries.layout.levels):
+            total += _words(dictionaries, number, rows[:, norm_bytes + number - 1])
+        return total
     out = np.zeros((len(leaves), dictionaries.dimension), np.float32)
     sizes = record_sizes(dictionaries.layout, norm_bytes)
     levels = np.searchsorted(tree.level_leaf, leaves, side="right") - 1

@@ -19,6 +19,7 @@ SMALL_INTEGER = 2
 LARGEST_SQUARE = np.float32(2.0**125)
 # Pruning ratio of level 1 behind a wide first dictionary.
 PRUNING_RATIO = 1.27
+PLANE_PRUNING_RATIO = 1.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,17 @@ def default_search(first_words: int) -> SearchParams:
     return SearchParams(limits=(max(48, first), below), pruning_ratio=PRUNING_RATIO)
 
 
+def default_plane_search(first_words: int) -> SearchParams:
+    """Parameters for leaves in planes behind a first dictionary of so many words.
+
+    Leaves in planes are scanned so fast that more nodes are worth a look than with others: what is not in
+    them, re-ranking cannot bring back. They hold .97 to .98 of the ten nearest word and sentence embeddings.
+    """
+    return SearchParams(
+        limits=(max(64, round(384 * (first_words / 1024) ** (1 / 3))),), pruning_ratio=PLANE_PRUNING_RATIO
+    )
+
+
 def check_queries(
     queries: ArrayLike, dimension: int, *, bounded: bool = True
 ) -> tuple[NDArray[np.float32], int]:
@@ -112,9 +124,8 @@ def check_queries(
             floats[:count, :dimension] = block
     else:
         floats[:count, :dimension] = block
-    # One product for all queries: NaN, infinity or a large number in any of them fails the
-    # comparison. vdot, unlike
-    # dot, gives infinity without a warning.
+    # One product for all queries: NaN, infinity or a large number in any of them fails the comparison. vdot,
+    # unlike dot, gives infinity without a warning.
     if not np.vdot(floats, floats) <= LARGEST_SQUARE:
         _refuse_unusual(floats, bounded=bounded)
     return floats, count

@@ -83,9 +83,7 @@ def _prefetch_query(tree: Tree, first: FirstLevel, scratch: FirstScratch, row: i
 
 
 @kernel
-def _node_ranges(
-    tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int, ranges: NodeRanges
-) -> None:
+def node_ranges(tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int, ranges: NodeRanges) -> None:
     """Read where the leaves and children of the kept nodes lie."""
     first = tree.level_start[level]
     child = tree.level_start[level + 1]
@@ -189,7 +187,7 @@ def _search_one(
             # Nearest first: the bounds are tight early, and fewer pass them. Deeper nodes come in the order
             # of these and of the tree: their leaves, a few each, are read as they lie in memory.
             sort_best(nodes, kept, scratch.bins, scratch.spare)
-        _node_ranges(tree, plan, level, nodes, kept, scratch.ranges)
+        node_ranges(tree, plan, level, nodes, kept, scratch.ranges)
         count, bound, scored = scan_nodes(tree, plan, table, level, kept, scratch, within, count, bound)
         leaves_scored += scored
         if level == levels:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggtree.engine.dictionaries import Dictionaries
+from aggtree.engine.dictionaries import SHORT_WORDS, Dictionaries
 from aggtree.engine.params import SearchParams
 from aggtree.engine.scan.first_level import (
     ONE_STAGE,
@@ -31,8 +31,9 @@ from aggtree.engine.scan.first_level import (
 from aggtree.engine.scan.records import LABELS, RowBits, Scratch, SearchPlan
 from aggtree.engine.scan.scratch import make_scratch, sieve_index
 from aggtree.engine.scan.table_kernels import distance_tables
+from aggtree.engine.search.plane_search_kernels import search_planes
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
-from aggtree.engine.search.request import check_queries, chosen_params, default_search
+from aggtree.engine.search.request import check_queries, chosen_params, default_plane_search, default_search
 from aggtree.engine.search.search_kernels import search_tree
 from aggtree.engine.simd.intrinsics import compiled_entry
 from aggtree.engine.simd.product_instructions import TILE_ROWS
@@ -70,6 +71,7 @@ class Searcher:
     one_stage : level-1 nodes that are all scored by each query; more are grouped, see `first_level`
     groups : of this tree's level-1 nodes, if they exist already
     sieve : whether to sieve leaves before they are scored where the processor can; no answer depends on it
+    planes : whether the tree's leaves are stored in planes
     """
 
     _bounded: ClassVar[bool] = True
@@ -83,9 +85,11 @@ class Searcher:
         one_stage: int = ONE_STAGE,
         groups: FirstGroups | None = None,
         sieve: bool = True,
+        planes: bool = False,
     ) -> None:
         layout = dictionaries.layout
-        self.norm_bytes = check_tree(tree, layout)
+        self.planes = planes
+        self.norm_bytes = check_tree(tree, layout, planes)
         self.dictionaries = dictionaries
         largest = int(np.diff(tree.level_start).max())
         if largest >= MAX_LEVEL_NODES:
@@ -94,9 +98,12 @@ class Searcher:
         private = tree._replace(first_labels=tree.first_labels.copy())
         self.tree = Tree(**{name: _read_only(array) for name, array in private._asdict().items()})
         self._scored = self.tree  # what queries are compared with
-        self._sizes = record_sizes(layout, self.norm_bytes)
+        self._sizes = record_sizes(layout, self.norm_bytes, planes)
+        self._labels = SHORT_WORDS if planes else LABELS
         self._sieved = sieve and CAN_SIEVE
-        self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups)
+        self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups, self._labels)
+        self._lengths = _read_only(np.ones(self._first.nodes, np.float32))
+        self._leaf_base = self._node_centre = np.float32(0)
         self._regions = regions(self._words, self._first.groups)
         self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[Scratch]]] = {}
         self._entries: dict[bool, Callable[..., None]] = {}
@@ -119,7 +126,8 @@ class Searcher:
     @cached_property
     def default_params(self) -> SearchParams:
         """The parameters used when a call names no limits."""
-        return default_search(self.dictionaries.layout.words[0])
+        first_words = self.dictionaries.layout.words[0]
+        return default_plane_search(first_words) if self.planes else default_search(first_words)
 
     def search(
         self, queries: ArrayLike, k: int = 100, params: SearchParams | None = None, threads: int = 1
@@ -216,7 +224,7 @@ class Searcher:
         return ids[order], vectors[order]
 
     def _vectors(self, leaves: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        found = leaf_vectors(self.tree, self.dictionaries, self.norm_bytes, leaves)
+        found = leaf_vectors(self.tree, self.dictionaries, self.norm_bytes, leaves, self.planes)
         return self.tree.ids[leaves].astype(np.int64), found
 
     def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
@@ -247,7 +255,8 @@ class Searcher:
         arguments = (self._scored, plan, self._words, queries, scratch, within, ids, distances, visits)
         entry = self._entries.get(within is None)
         if entry is None:
-            entry = self._entries[within is None] = compiled_entry(search_tree, arguments)
+            kernel = search_planes if self.planes else search_tree
+            entry = self._entries[within is None] = compiled_entry(kernel, arguments)
         entry(*arguments)
         spare.append(scratch)
 
@@ -276,7 +285,7 @@ class Searcher:
             room=2 * kept + ROOM,
             record_sizes=self._sizes,
             norm_bytes=self.norm_bytes,
-            first_columns=self._words.rows.shape[1] - LABELS * (len(wanted) - 1),
+            first_columns=self._words.rows.shape[1] - self._labels * (len(wanted) - 1),
             k=k,
             first=self._first,
             probes=group_probes(self._first, int(kept[0]), params.pruning_ratio),
@@ -285,6 +294,9 @@ class Searcher:
             ),
             sieved=self._sieved,
             sieve_index=sieve_index(self._sizes),
+            lengths=self._lengths,
+            base=self._leaf_base,
+            centre=self._node_centre,
         )
 
 

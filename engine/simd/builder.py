@@ -67,6 +67,9 @@ class Value:
     def __mod__(self, other: Operand) -> Value:
         return self._binary("srem", other)
 
+    def __and__(self, other: Operand) -> Value:
+        return self._binary("and_", other)
+
     def __xor__(self, other: Operand) -> Value:
         return self._binary("xor", other)
 
@@ -84,6 +87,14 @@ class Value:
 
     def __gt__(self, other: Operand) -> Value:
         return self._compare(">", other)
+
+    def shifted_down(self, other: Operand) -> Value:
+        """The bits shifted towards the lowest, zeros behind them."""
+        return self._binary("lshr", other)
+
+    def truncated(self, kind: Any) -> Value:
+        """The low bits."""
+        return self._convert("trunc", kind)
 
     def unsigned_at_most(self, other: Value) -> Value:
         """Lanes whose bytes, taken without a sign, do not exceed those of another."""

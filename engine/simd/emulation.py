@@ -139,3 +139,21 @@ def load_8_bytes(array: NDArray[Any], offset: int) -> np.uint64:
 
 def prefetch(array: NDArray[Any], offset: int) -> None:
     """Nothing: memory is read when it is read."""
+
+
+def scan_block(
+    planes: NDArray[np.uint8],
+    place: int,
+    count: int,
+    weighted: int,
+    tables: NDArray[np.uint8],
+    limit: int,
+    sums: NDArray[np.uint16],
+) -> int:
+    block = planes[place : place + 32 * count].reshape(count, 32)
+    sums[:] = 0
+    for number, plane in enumerate(block):
+        row = number + (weighted if number else 0)
+        entries = tables[0, row][plane & 15].astype(np.uint16) + tables[1, row][plane >> 4]
+        sums[:] += entries << (3 if weighted and number == 0 else 0)
+    return int.from_bytes(np.packbits(sums <= limit, bitorder="little").tobytes(), "little")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import TreeParams
+from aggtree.engine.simd.plane_instructions import SPARE_BYTES
 from aggtree.engine.tree.build_kernels import (
     SUMS,
     FillState,
@@ -33,6 +34,7 @@ from aggtree.engine.tree.build_kernels import (
     level_counts,
 )
 from aggtree.engine.tree.code_order import check_rows, sort_codes
+from aggtree.engine.tree.planes import fits_planes, pack_planes, plane_bytes, plane_count
 
 __all__ = [
     "Tree",
@@ -47,6 +49,10 @@ __all__ = [
     "record_sizes",
     "tree_shape",
 ]
+
+
+NO_BUCKET = 2**62
+"""No node is split: in planes all leaves hang from nodes of level 1."""
 
 
 class Tree(NamedTuple):
@@ -89,11 +95,15 @@ def norm_steps(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Lowest norm and step of each level, (M + 1,) float32 each, from norm ranges (M + 1, 2)."""
     low, high = np.ascontiguousarray(ranges.T, np.float32)
+    if norm_bytes == 0:  # leaves without norms add nothing
+        return np.zeros_like(low), np.zeros_like(low)
     return low, (high - low) / np.float32((1 << (8 * min(norm_bytes, 2))) - 1)
 
 
-def record_sizes(layout: CodeLayout, norm_bytes: int) -> NDArray[np.int64]:
-    """Bytes of a leaf record of levels 0..M, (M + 1,) int64."""
+def record_sizes(layout: CodeLayout, norm_bytes: int, planes: bool = False) -> NDArray[np.int64]:
+    """Bytes of a leaf record of levels 0..M, (M + 1,) int64; in planes all leaves have the same."""
+    if planes:
+        return np.full(layout.levels + 1, plane_count(layout, norm_bytes), np.int64)
     suffixes = [layout.width - layout.prefix_bytes(level) for level in range(layout.levels + 1)]
     return np.array(suffixes, np.int64) + norm_bytes
 
@@ -132,9 +142,8 @@ def build_tree_partition(
     if len(common):
         common[0] = np.count_nonzero(before) - 1  # counts fall: this is the last level above zero
     hang = np.empty(len(codes), np.int8)
-    hang_levels(
-        common, before, after, params.bucket, params.direct_leaves, np.empty(len(codes), np.bool_), hang
-    )
+    bucket = NO_BUCKET if params.planes else params.bucket
+    hang_levels(common, before, after, bucket, params.direct_leaves, np.empty(len(codes), np.bool_), hang)
     rows = SortedRows(codes, ids, common, hang)
     partition = _empty_partition(rows, layout, params.norm_bytes)
     low, step = norm_steps(norm_ranges, params.norm_bytes)
@@ -180,6 +189,27 @@ def _empty_partition(rows: SortedRows, layout: CodeLayout, norm_bytes: int) -> T
     )
 
 
+def record_starts(
+    leaves: NDArray[np.int64], layout: CodeLayout, norm_bytes: int, planes: bool
+) -> NDArray[np.int64]:
+    """First byte of the records of levels 0..M and their end, (M + 2,) int64, for leaves (M + 1,) a level."""
+    if not planes:
+        return _starts(leaves * record_sizes(layout, norm_bytes))
+    starts = np.zeros(layout.levels + 2, np.int64)
+    starts[2:] = plane_bytes(int(leaves.sum()), layout, norm_bytes)
+    return starts
+
+
+def _joined_records(
+    slices: list[NDArray[np.uint8]], layout: CodeLayout, params: TreeParams
+) -> NDArray[np.uint8]:
+    records = np.concatenate(slices)
+    if not params.planes:
+        return records
+    rows = records.reshape(-1, params.norm_bytes + layout.levels - 1)
+    return np.concatenate((pack_planes(rows, params.norm_bytes), np.zeros(SPARE_BYTES, np.uint8)))
+
+
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
@@ -206,7 +236,11 @@ class TreeShape:
 
 
 def tree_shape(
-    nodes: NDArray[np.int64], leaves: NDArray[np.int64], layout: CodeLayout, norm_bytes: int
+    nodes: NDArray[np.int64],
+    leaves: NDArray[np.int64],
+    layout: CodeLayout,
+    norm_bytes: int,
+    planes: bool = False,
 ) -> TreeShape:
     """Lay out the tree whose partitions have `nodes` and `leaves`, (partitions, M + 1) int64 each."""
     level_start, level_leaf = _starts(nodes.sum(axis=0)), _starts(leaves.sum(axis=0))
@@ -216,7 +250,7 @@ def tree_shape(
     return TreeShape(
         level_start=level_start,
         level_leaf=level_leaf,
-        record_start=_starts(leaves.sum(axis=0) * record_sizes(layout, norm_bytes)),
+        record_start=record_starts(leaves.sum(axis=0), layout, norm_bytes, planes),
         first_node=np.hstack([earlier_nodes + level_start[:-1], ends]),
         first_leaf=earlier_leaves + level_leaf[:-1],
         start_dtype=np.dtype(np.uint32 if small else np.uint64),
@@ -239,6 +273,7 @@ def join_partitions(
         np.array([np.diff(partition.level_leaf) for partition in partitions]),
         layout,
         params.norm_bytes,
+        params.planes,
     )
     if shape.level_leaf[-1] == 0:
         raise ValueError("a tree of no rows: expected at least one code")
@@ -265,7 +300,9 @@ def join_partitions(
         norms=np.concatenate([nodes("norms", *pair) for pair in pairs]).astype(np.float32),
         child_start=joined("child_start", shape.first_node, 1, shape.level_start[-1]),
         leaf_start=joined("leaf_start", shape.first_leaf, 0, shape.level_leaf[-1]),
-        records=np.concatenate([partition.records[where] for partition, where in record_slices]),
+        records=_joined_records(
+            [partition.records[where] for partition, where in record_slices], layout, params
+        ),
         ids=ids.astype(shape.id_dtype) if ids.max() < 2**32 else ids,
         level_start=shape.level_start,
         level_leaf=shape.level_leaf,
@@ -287,8 +324,10 @@ def build_tree(
     return join_partitions([partition], dictionaries.layout, params, norm_ranges)
 
 
-def check_tree(tree: Tree, layout: CodeLayout) -> int:
+def check_tree(tree: Tree, layout: CodeLayout, planes: bool = False) -> int:
     """Check that the arrays have the lengths their levels need; return the bytes of a leaf's norm.
+
+    planes : whether leaves are stored in planes.
 
     What each node says is not checked: search keeps inside the arrays whatever the offsets hold.
     """
@@ -316,7 +355,10 @@ def check_tree(tree: Tree, layout: CodeLayout) -> int:
         raise ValueError("expected one root without leaves of its own, and at least one leaf")
     if int(tree.first_labels.max(initial=0)) >= layout.words[0]:
         raise ValueError(f"first_labels up to {tree.first_labels.max()}: expected below {layout.words[0]}")
-    for norm_bytes in (1, 2, 4):
-        if (np.diff(tree.record_start) == np.diff(tree.level_leaf) * record_sizes(layout, norm_bytes)).all():
+    if planes and (not fits_planes(layout) or tree.level_leaf[2] != leaves):
+        raise ValueError("leaves in planes: expected dictionaries of 16 words, and all leaves in level 1")
+    counts = np.diff(tree.level_leaf)
+    for norm_bytes in (0, 1) if planes else (1, 2, 4):
+        if (tree.record_start == record_starts(counts, layout, norm_bytes, planes)).all():
             return norm_bytes
     raise ValueError(f"{size} bytes of records do not fit {leaves} leaves of {layout.width}-byte codes")

@@ -5,6 +5,7 @@ from typing import Any
 from aggtree.engine.simd.byte_product_instructions import score_bytes
 from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.simd.intrinsics import load_8_bytes
+from aggtree.engine.simd.plane_instructions import scan_block
 from aggtree.engine.simd.product_instructions import multiply_tile
 from aggtree.engine.simd.sieve_instructions import sieve_64, sieve_64_of_nine
 from aggtree.engine.simd.vector_instructions import (
@@ -32,6 +33,13 @@ def call_score_row(
     lane: Any,
 ) -> Any:
     return score_row(table, offsets, count, own, first, base, words, scores, place, minima, lane)
+
+
+@kernel
+def call_scan_block(
+    planes: Any, place: Any, count: Any, weighted: Any, tables: Any, limit: Any, sums: Any
+) -> Any:
+    return scan_block(planes, place, count, weighted, tables, limit, sums)
 
 
 @kernel
@@ -99,6 +107,7 @@ def call_load_8_bytes(array: Any, offset: Any) -> Any:
 
 
 CALLS = {
+    "scan_block": call_scan_block,
     "score_row": call_score_row,
     "row_minima": call_row_minima,
     "count_at_most": call_count_at_most,

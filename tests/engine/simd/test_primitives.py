@@ -12,6 +12,13 @@ from helpers.sizes import needs_jit
 from aggtree.engine.scan.scratch import sieve_index
 from aggtree.engine.simd import emulation
 from aggtree.engine.simd.byte_product_instructions import QUAD, VECTORS
+from aggtree.engine.simd.plane_instructions import (
+    BLOCK_LEAVES,
+    LARGEST_ENTRY,
+    SPARE_BYTES,
+    TABLE_BYTES,
+    table_row,
+)
 from aggtree.engine.simd.product_instructions import TILE_ROWS
 from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, PLANES, READ_AHEAD, SIEVE_BYTES, SIEVED
 from aggtree.engine.simd.vector_code import LANES
@@ -123,3 +130,17 @@ def test_sieve(size: int) -> None:
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.float32])
 def test_load_8_bytes(kind: type) -> None:
     check("load_8_bytes", (np.arange(9, 41).astype(kind), 3))
+
+
+@pytest.mark.parametrize("weighted", [0, 1])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 25, 64])
+def test_scan_block(count: int, weighted: int) -> None:
+    random = np.random.default_rng(count)
+    planes = random.integers(0, 256, BLOCK_LEAVES * count * 3 + SPARE_BYTES).astype(np.uint8)
+    tables = np.zeros((2, count + 3, TABLE_BYTES), np.uint8)
+    for plane in range(count):
+        entries = random.integers(0, LARGEST_ENTRY + 1, (2, 16))
+        tables[:, table_row(plane, bool(weighted))] = np.tile(entries, 2)
+    for limit in (0, 60 * count, 130 * count, 65_535):
+        sums = np.zeros(BLOCK_LEAVES, np.uint16)
+        check("scan_block", (planes, BLOCK_LEAVES * count, count, weighted, tables, limit, sums))
