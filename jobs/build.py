@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from aggtree.engine.params import AnnealingParams, Cooling, Metric, TreeParams
-from aggtree.jobs.planning.recipe import Choices, Recipe, Words, make_recipe
+from aggtree.jobs.planning.recipe import Choices, NormBytes, Recipe, Words, make_recipe
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY, BuildResult, JobRun, RunOptions, plan_and_lock
 from aggtree.jobs.running.progress import ProgressChoice
@@ -32,6 +32,7 @@ def build(
     ids: Ids | None = None,
     metric: Metric = "l2",
     words: Words | None = None,
+    bytes_per_vector: int | None = None,
     dictionaries: int | str | os.PathLike[str] | None = None,
     continue_training: bool = False,
     beam: int = AnnealingParams.beam,
@@ -42,7 +43,7 @@ def build(
     shard_rows: int | None = None,
     bucket: int | None = None,
     direct_leaves: int | None = None,
-    norm_bytes: Literal[1, 2, 4] = TreeParams.norm_bytes,
+    norm_bytes: NormBytes = TreeParams.norm_bytes,
     skip_invalid: bool = False,
     replace: bool = False,
     repair: bool = False,
@@ -66,6 +67,8 @@ def build(
 
     words : number of words (codewords, centroids) of each dictionary: `"4096,256x8"`, a sequence of sizes,
         or one size for all.
+    bytes_per_vector : instead of `words`, the bytes of a code, such as 32: dictionaries of 16 words behind a
+        wide first one. Such codes are scanned fastest and suit embeddings.
     dictionaries : number of dictionaries, or an index whose trained dictionaries are reused.
     train_rows, batch_rows : rows to train on in all passes, and rows of one training batch.
     shard_rows : rows of one shard of codes.
@@ -96,6 +99,7 @@ def build(
     opened = as_source(source)
     choices = Choices(
         words=words,
+        bytes_per_vector=bytes_per_vector,
         dictionaries=dictionaries,
         continue_training=continue_training,
         annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),

@@ -1,11 +1,10 @@
 """Plan a build: estimate its memory, disk and time before anything is written."""
 
 import os
-from typing import Literal
 
 from aggtree.engine.params import AnnealingParams, Cooling, Metric, TreeParams
 from aggtree.jobs.planning.estimate import BuildPlan, plan_build
-from aggtree.jobs.planning.recipe import Choices, Words
+from aggtree.jobs.planning.recipe import Choices, NormBytes, Words
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY, RunOptions
 from aggtree.jobs.running.streams import Source, as_source
 from aggtree.storage.keywords import explain_keywords
@@ -17,6 +16,7 @@ def plan(
     *,
     metric: Metric = "l2",
     words: Words | None = None,
+    bytes_per_vector: int | None = None,
     dictionaries: int | str | os.PathLike[str] | None = None,
     continue_training: bool = False,
     beam: int = AnnealingParams.beam,
@@ -27,7 +27,7 @@ def plan(
     shard_rows: int | None = None,
     bucket: int | None = None,
     direct_leaves: int | None = None,
-    norm_bytes: Literal[1, 2, 4] = TreeParams.norm_bytes,
+    norm_bytes: NormBytes = TreeParams.norm_bytes,
     skip_invalid: bool = False,
     memory: str | int = DEFAULT_MEMORY,
     workers: int | None = None,
@@ -40,6 +40,7 @@ def plan(
     """
     choices = Choices(
         words=words,
+        bytes_per_vector=bytes_per_vector,
         dictionaries=dictionaries,
         continue_training=continue_training,
         annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),

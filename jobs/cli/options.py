@@ -114,6 +114,12 @@ recipe_options = _apply(
             metavar="SIZES",
             help="Words (codewords) of each: 256, or a list such as 4096,256x8. [default: by rows]",
         ),
+        _count(
+            "--bytes-per-vector",
+            "B",
+            "Instead of words: bytes of a code of 16-word dictionaries.",
+            "by words",
+        ),
         _count("--beam", "L", "Beam width of encoding.", str(AnnealingParams.beam)),
         _count("--train-rows", "N", "Rows to train on, in all passes."),
         _count("--batch-rows", "N", "Rows of a training batch.", "100000"),

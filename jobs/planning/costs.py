@@ -12,6 +12,7 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams, Cooling, TreeParams
 from aggtree.engine.training.cooling import START_ROWS_PER_WORD
 from aggtree.engine.tree.code_order import sort_bytes
+from aggtree.engine.tree.planes import plane_count
 from aggtree.jobs.running.memory import MIB
 
 DRIVER_BYTES = 256 * MIB  # this process: libraries and kernels, and 41 MiB that stages leave behind
@@ -161,6 +162,8 @@ def nodes_per_row(work: Workload) -> float:
     node has more than `bucket` rows, and a row is in at most one at each level.
     """
     levels, tree = work.layout.levels, work.tree
+    if tree.planes:
+        return min(1.0, work.words[0] / work.rows)
     return min(levels / (tree.direct_leaves + 1), 1 / (tree.direct_leaves + 1) + levels / (tree.bucket + 1))
 
 
@@ -184,6 +187,9 @@ def commit_bytes(work: Workload) -> int:
 
 def tree_disk_bytes(work: Workload) -> int:
     """Disk of the tree, about: a leaf keeps what level 1 does not tell of its code."""
+    if work.tree.planes:
+        leaf = plane_count(work.layout, work.tree.norm_bytes) + work.id_bytes
+        return work.rows * leaf + NODE_FILE_BYTES * work.words[0]
     suffix = work.layout.width - work.layout.prefix_bytes(1)
     nodes = NODE_FILE_BYTES * min(nodes_per_row(work), USUAL_NODES_PER_ROW)
     return int(work.rows * (suffix + work.tree.norm_bytes + work.id_bytes + nodes))

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from aggtree.engine.dictionaries import MAX_WORDS, SHORT_WORDS, CodeLayout
 from aggtree.engine.params import (
     METRICS,
     AnnealingParams,
@@ -19,6 +20,7 @@ from aggtree.engine.params import (
     dictionary_sizes,
     parse_words,
 )
+from aggtree.engine.tree.planes import fits_planes
 from aggtree.jobs.planning import defaults
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
@@ -31,6 +33,10 @@ from aggtree.storage.work.job_record import PYTHON_NAMES
 Words = str | int | Sequence[int]
 """Sizes of the dictionaries: `"4096,256x8"`, one size for all of them, or each size."""
 
+NormBytes = Literal[0, 1, 2, 4]
+SHORTEST_PLANES = 8
+"""Short dictionaries that are worth planes."""
+
 _KEYS = {name: key for key, name in PYTHON_NAMES.items()}
 """Fields whose key in JSON is another one."""
 _LATER: dict[str, Any] = {
@@ -39,6 +45,8 @@ _LATER: dict[str, Any] = {
     "continued": False,
     "rounds": AnnealingParams.rounds,
     "tolerance": AnnealingParams.tolerance,
+    "planes": False,
+    "stage": AnnealingParams.stage,
 }
 """Values that older builds do not record: left out of the JSON where they have these defaults."""
 
@@ -73,6 +81,12 @@ class Recipe:
             raise ValueError("continue_training: expected the dictionaries of an index to go on from")
         if self.metric == "ip" and self.tree.norm_bytes == 4:
             raise ValueError("norm_bytes 4: inner products need no norms, leave it at 1")
+        if self.tree.planes and not fits_planes(CodeLayout(self.words)):
+            raise ValueError(
+                f"planes: expected dictionaries of up to 16 words behind the first, not {self.words}"
+            )
+        if self.metric == "l2" and self.tree.norm_bytes == 0:
+            raise ValueError("norm_bytes 0: Euclidean distances need norms, leave it at 1")
         for name in ("batch_rows", "train_rows", "shard_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
@@ -156,9 +170,11 @@ class Choices:
     words, dictionaries : sizes of the dictionaries, and how many; or the index whose dictionaries are reused.
     continue_training : go on training the dictionaries that are reused.
     annealing : all but its words, which the two above decide.
+    bytes_per_vector : instead of words: bytes of a code, all but the first label, in planes.
     bucket, direct_leaves, norm_bytes : see TreeParams.
     """
 
+    bytes_per_vector: int | None = None
     words: Words | None = None
     dictionaries: int | str | os.PathLike[str] | None = None
     continue_training: bool = False
@@ -168,16 +184,24 @@ class Choices:
     shard_rows: int | None = None
     bucket: int | None = None
     direct_leaves: int | None = None
-    norm_bytes: Literal[1, 2, 4] = TreeParams.norm_bytes
+    norm_bytes: NormBytes = TreeParams.norm_bytes
     skip_invalid: bool = False
     metric: Metric = "l2"
 
     def tree(self, words: tuple[int, ...], rows: int) -> TreeParams:
         """The tree of these choices over `rows` codes of such words."""
+        if self.in_planes(words):
+            return TreeParams(planes=True, norm_bytes=1 if self.metric == "l2" else 0)
         usual = defaults.default_tree(words, rows)
         bucket = usual.bucket if self.bucket is None else self.bucket
         direct_leaves = min(bucket, usual.direct_leaves) if self.direct_leaves is None else self.direct_leaves
         return TreeParams(bucket=bucket, direct_leaves=direct_leaves, norm_bytes=self.norm_bytes)
+
+    def in_planes(self, words: tuple[int, ...]) -> bool:
+        """Whether leaves are stored in planes: behind a wide first dictionary, if all others are short."""
+        if self.bytes_per_vector is not None:
+            return True
+        return words[0] > MAX_WORDS and len(words) > SHORTEST_PLANES and set(words[1:]) == {SHORT_WORDS}
 
 
 def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedDictionaries | None]:
@@ -205,8 +229,11 @@ def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:
     """Complete what the user chose by what the number of rows suggests; no dictionaries are reused."""
     chosen = choices or Choices()
     words = choose_words(rows, chosen)
+    annealing = replace(chosen.annealing, words=words)
+    if chosen.in_planes(words):
+        annealing = replace(annealing, rounds=defaults.SHORT_ROUNDS, stage=defaults.SHORT_STAGE)
     return Recipe(
-        annealing=replace(chosen.annealing, words=words),
+        annealing=annealing,
         tree=chosen.tree(words, rows),
         batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, chosen.train_rows),
         train_rows=chosen.train_rows or defaults.default_train_rows(rows, words),
@@ -220,6 +247,10 @@ def choose_words(rows: int, choices: Choices) -> tuple[int, ...]:
     """Sizes of the dictionaries from what a user gave; what is left out follows from the rows."""
     count = choices.dictionaries if isinstance(choices.dictionaries, int) else None
     words = choices.words
+    if choices.bytes_per_vector is not None:
+        if words is not None or count is not None:
+            raise ValueError("bytes_per_vector: decides the dictionaries, leave out words and dictionaries")
+        return defaults.words_of_bytes(rows, choices.bytes_per_vector, choices.metric)
     if words is None:
         return defaults.default_words(rows) if count is None else dictionary_sizes(count, 256)
     if isinstance(words, str):

@@ -47,6 +47,7 @@ def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Pr
         "wide": recipe.words[0] > 256,
         "cooling": recipe.annealing.cooling,
         "norm_bytes": recipe.tree.norm_bytes,
+        "planes": recipe.tree.planes,
         "metric": recipe.metric,
         "wide_ids": wide_ids,
     }

@@ -276,6 +276,8 @@ class Stages:
             [self.partitions / str(number) for number in partitions],
             CodeLayout(self.recipe.words),
             norm_bytes=self.recipe.tree.norm_bytes,
+            planes=self.recipe.tree.planes,
+            metric=self.recipe.metric,
             progress=advance,
         )
         codes = store_records(self.job, self._code_store())

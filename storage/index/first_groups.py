@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from aggtree.engine.scan.first_level import ONE_STAGE, FirstGroups, as_quads, group_nodes
+from aggtree.engine.search.metrics import unit_words
 from aggtree.storage.array_file import ArrayFile, write_arrays
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.dictionary_file import load_dictionaries
@@ -34,14 +35,21 @@ BEFORE_QUADS = {"differences" if name == "quads" else name: dtype for name, dtyp
 BEFORE_QUADS["differences"] = "|i1"
 
 
-def write_first_groups(index: Path, build: str, nodes: int) -> tuple[FileRecord, ...]:
-    """Group the level-1 nodes of a tree whose files are in place; nothing when queries score them all."""
+def write_first_groups(
+    index: Path, build: str, nodes: int, *, by_angle: bool = False
+) -> tuple[FileRecord, ...]:
+    """Group the level-1 nodes of a tree whose files are in place; nothing when queries score them all.
+
+    by_angle : whether queries rank nodes by the angle to their words, whatever the words' lengths.
+    """
     if nodes <= ONE_STAGE:
         return ()
     directory = index / build_name(build)
     dictionaries, _ = load_dictionaries(directory / DICTIONARIES)
     labels = np.fromfile(directory / TREE / "first_labels", "<u2")
     norms = np.fromfile(directory / TREE / "norms", "<f4", count=1 + nodes)[1:]
+    if by_angle:
+        dictionaries, norms = unit_words(dictionaries), np.ones_like(norms)
     # One thread: the order of sums decides bytes.
     with threadpool_limits(1):
         groups = group_nodes(labels, norms, dictionaries)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from aggtree.engine.dictionaries import CodeLayout
+from aggtree.engine.tree.planes import plane_bytes
 
 FORMAT = "aggtree index"
 FORMAT_VERSION = 1
@@ -27,7 +28,9 @@ EXTENDED_VERSION = 2
 """Of an index with own ids or another metric than l2, which a reader of version 1 would not understand."""
 GROWN_VERSION = 3
 """Of an index of several segments or sources, or with deleted rows."""
-VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION)
+PLANES_VERSION = 4
+"""Of an index whose leaves are stored in planes, with segments or without."""
+VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION, PLANES_VERSION)
 
 MANIFEST = "manifest.json"
 LOCK = "lock"
@@ -59,7 +62,7 @@ ARRAYS = (
     ArraySpec("norms", ("<f4",), "squared norm of the reconstruction of each node's prefix"),
     ArraySpec("child_start", ("<u4", "<u8"), "first child of each node; the end of the last one's"),
     ArraySpec("leaf_start", ("<u4", "<u8"), "first leaf of each node; the end of the last one's"),
-    ArraySpec("records", ("|u1",), "norm and suffix of each leaf"),
+    ArraySpec("records", ("|u1",), "norm and suffix of each leaf; or blocks of planes, then 32 zeros"),
     ArraySpec("ids", ("<u4", "<u8"), "row number of each leaf"),
 )
 
@@ -79,10 +82,12 @@ class TreeCounts:
     """How many nodes and leaves each level has, and the lengths and dtypes that follow.
 
     level_nodes, level_leaves : M + 1 counts, of level 0 (the root) to level M.
+    planes : whether leaves are stored in planes, which are all in level 1.
     """
 
     layout: CodeLayout
     norm_bytes: int
+    planes: bool
     level_nodes: tuple[int, ...]
     level_leaves: tuple[int, ...]
 
@@ -107,11 +112,17 @@ class TreeCounts:
     @property
     def record_start(self) -> tuple[int, ...]:
         """First byte of the records of level 0..M, then their number of bytes."""
+        if self.planes:
+            end = plane_bytes(self.leaves, self.layout, self.norm_bytes)
+            return (0, 0, *(end for _ in self.level_leaves[1:]))
         sizes = (count * self.record_bytes(level) for level, count in enumerate(self.level_leaves))
         return tuple(accumulate(sizes, initial=0))
 
     def record_bytes(self, level: int) -> int:
-        """Bytes of a leaf of `level`: the norm, and the labels the path does not give."""
+        """Bytes of a leaf of `level`: the norm, and the labels the path does not give.
+
+        Of leaves in planes, as they are unpacked: a byte for each label.
+        """
         return self.norm_bytes + self.layout.width - self.layout.prefix_bytes(level)
 
     @property

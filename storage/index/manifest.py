@@ -37,6 +37,7 @@ from aggtree.storage.index.format import (
     LIVE_PREFIX,
     MANIFEST,
     MAX_COUNT,
+    PLANES_VERSION,
     VERSIONS,
 )
 from aggtree.storage.index.segment_manifest import SegmentManifest, check_segment
@@ -62,6 +63,8 @@ class IndexManifest:
     @property
     def version(self) -> int:
         """The lowest version of the format whose readers understand this index."""
+        if self.first_segment.planes:
+            return PLANES_VERSION
         if self.appended_segments or self.first_segment.pieces or self.live:
             return GROWN_VERSION
         return EXTENDED_VERSION if self.own_ids or self.metric != "l2" else FORMAT_VERSION
@@ -133,6 +136,7 @@ class IndexManifest:
         if self.appended_segments:
             optional["segments"] = [segment.to_json() for segment in self.appended_segments]
         optional |= {"live": self.live.to_json()} if self.live else {}
+        optional |= {"planes": True} if first.planes else {}
         return (
             optional
             | first.to_json()
@@ -204,7 +208,9 @@ def _check(manifest: IndexManifest) -> None:
         raise ValueError("a build that is there twice")
     if len({segment.file(DICTIONARIES).blocks for segment in segments}) > 1:
         raise ValueError("segments of different dictionaries")
-    shared = {(one.own_ids, one.dimension, one.words, one.norm_bytes, one.metric) for one in segments}
+    shared = {
+        (one.own_ids, one.dimension, one.words, one.norm_bytes, one.planes, one.metric) for one in segments
+    }
     if len(shared) > 1:
         raise ValueError("segments of different kinds")
     for before, after in pairwise(segments):

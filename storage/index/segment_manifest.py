@@ -12,6 +12,7 @@ from typing import Any
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams, Metric
+from aggtree.engine.tree.planes import fits_planes
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import (
@@ -48,8 +49,9 @@ class SegmentManifest:
     build : id of the build, 12 hexadecimal digits.
     rows : vectors in the tree.
     source_rows : rows of the source and of the code store; more than `rows` when some were left out.
-    dimension, words, norm_bytes, metric, own_ids : the same for all segments of an index.
+    dimension, words, norm_bytes, planes, metric, own_ids : the same for all segments of an index.
         words : sizes of the dictionaries.
+        planes : whether leaves are stored in planes.
         metric : what queries are answered by: l2, ip or cosine.
         own_ids : whether the file `own_ids` gives the user's id of each row; the tree's ids are row numbers.
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
@@ -73,6 +75,7 @@ class SegmentManifest:
     level_nodes: tuple[int, ...]
     level_leaves: tuple[int, ...]
     files: tuple[FileRecord, ...]
+    planes: bool = False
     own_ids: bool = False
     parameters: dict[str, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class SegmentManifest:
             norm_bytes=self.norm_bytes,
             level_nodes=self.level_nodes,
             level_leaves=self.level_leaves,
+            planes=self.planes,
         )
 
     @property
@@ -161,6 +165,7 @@ class SegmentManifest:
             dimension=as_count(index["dimension"]),
             words=as_counts(index["words"]),
             norm_bytes=as_count(index["norm_bytes"]),
+            planes=as_flag(index.get("planes", False)),
             level_nodes=as_counts(record["level_nodes"]),
             level_leaves=as_counts(record["level_leaves"]),
             parameters=dict(record["parameters"]),
@@ -191,8 +196,10 @@ def _check_counts(segment: SegmentManifest) -> None:
         )
     if segment.level_nodes[0] != 1 or segment.level_leaves[0] != 0:
         raise ValueError("level 0 is not one root without leaves")
-    if segment.norm_bytes not in (1, 2, 4):
+    if segment.norm_bytes not in ((0, 1) if segment.planes else (1, 2, 4)):
         raise ValueError(f"norms of {segment.norm_bytes} bytes")
+    if segment.planes and not (fits_planes(segment.layout) and segment.level_leaves[1] == segment.rows):
+        raise ValueError("leaves in planes behind long dictionaries, or below level 1")
     if sum(segment.level_leaves) != segment.rows or not 1 <= segment.rows <= segment.source_rows:
         raise ValueError(
             f"{segment.rows} rows of {segment.source_rows} in {sum(segment.level_leaves)} leaves"

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import Metric
+from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES, SPARE_BYTES
 from aggtree.engine.tree.layout import TreeShape, tree_shape
+from aggtree.engine.tree.planes import pack_planes
 from aggtree.storage.array_file import ArrayFile
 from aggtree.storage.atomic import NewFile, explained, make_directory, replace_file
 from aggtree.storage.checksums import BLOCK, BlockChecksums
@@ -37,6 +39,7 @@ class StitchedTree:
     """What the manifest must know of the tree's files."""
 
     norm_bytes: int
+    planes: bool
     level_nodes: tuple[int, ...]
     level_leaves: tuple[int, ...]
     files: tuple[FileRecord, ...]
@@ -49,6 +52,8 @@ def stitch_partitions(
     layout: CodeLayout,
     *,
     norm_bytes: int,
+    planes: bool = False,
+    metric: Metric = "l2",
     progress: Callable[[int, int], None] | None = None,
 ) -> StitchedTree:
     """Write build-<id>/tree from the partitions of consecutive ranges of the (code, id) order.
@@ -57,7 +62,7 @@ def stitch_partitions(
     slices copied so far and of all slices; a slice is one level of one partition.
     """
     nodes, leaves, id_dtype = _count(partitions, layout)
-    shape = tree_shape(nodes, leaves, layout, norm_bytes)
+    shape = tree_shape(nodes, leaves, layout, norm_bytes, planes)
     dtypes = _dtypes(shape, id_dtype)
     lengths = _lengths(shape)
     directory = index / build_name(build) / TREE
@@ -67,6 +72,7 @@ def stitch_partitions(
             name: stack.enter_context(replace_file(directory / name, lengths[name] * dtypes[name].itemsize))
             for name in dtypes
         }
+        blocks = PlaneBlocks(files["records"], norm_bytes + layout.levels - 1, norm_bytes) if planes else None
         slices = [(level, number) for level in range(layout.levels + 1) for number in range(len(partitions))]
         for done, (level, number) in enumerate(slices, start=1):
             offsets = {
@@ -74,18 +80,22 @@ def stitch_partitions(
                 "leaf_start": int(shape.first_leaf[number, level]),
             }
             with open_partition(partitions[number]) as partition:
-                _copy_level(partition, level, files, offsets, dtypes["child_start"])
+                _copy_level(partition, level, files, offsets, dtypes["child_start"], blocks)
             if progress:
                 progress(done, len(slices))
+        if blocks:
+            blocks.end()
         files["child_start"].write(np.array([shape.level_start[-1]], dtypes["child_start"]))
         files["leaf_start"].write(np.array([shape.level_leaf[-1]], dtypes["leaf_start"]))
     records = tuple(
         FileRecord.of(f"{build_name(build)}/{TREE}/{name}", file.checksums, dtypes[name].str, lengths[name])
         for name, file in files.items()
     )
-    records += write_first_groups(index, build, lengths["first_labels"])
+    by_angle = planes and metric == "cosine"
+    records += write_first_groups(index, build, lengths["first_labels"], by_angle=by_angle)
     return StitchedTree(
         norm_bytes=norm_bytes,
+        planes=planes,
         level_nodes=_counts(shape.level_start),
         level_leaves=_counts(shape.level_leaf),
         files=records,
@@ -140,6 +150,7 @@ def describe_build(
         dimension=dictionaries.dimension,
         words=dictionaries.layout.words,
         norm_bytes=tree.norm_bytes,
+        planes=tree.planes,
         level_nodes=tree.level_nodes,
         level_leaves=tree.level_leaves,
         files=(file_record(index, path), *codes, *tree.files, *((own_ids,) if own_ids else ())),
@@ -200,18 +211,52 @@ def _copy_level(
     files: Mapping[str, NewFile],
     offsets: Mapping[str, int],
     start_dtype: np.dtype[Any],
+    blocks: "PlaneBlocks | None",
 ) -> None:
-    """Append one level of one partition to the tree's files; `offsets` are added to the start arrays."""
+    """Append one level of one partition to the tree's files; `offsets` are added to the start arrays.
+
+    blocks : takes the records of leaves that are stored in planes.
+    """
     for labels in _slices(partition, "labels", "level_start", level):
         files["labels"].write((labels & 0xFF).astype(np.uint8))
         if level == 1:
             files["first_labels"].write(labels)
     for name, starts in (("norms", "level_start"), ("records", "record_start"), ("ids", "level_leaf")):
         for block in _slices(partition, name, starts, level):
-            files[name].write(block)
+            if blocks and name == "records":
+                blocks.add(block)
+            else:
+                files[name].write(block)
     for name, offset in offsets.items():
         for block in _slices(partition, name, "level_start", level):
             files[name].write(shifted(block, offset, start_dtype))
+
+
+class PlaneBlocks:
+    """Writes records of leaves, as they come from partitions, in blocks of planes.
+
+    Leaves that do not fill a block wait for the next: blocks do not depend on how partitions were cut.
+    """
+
+    def __init__(self, file: NewFile, size: int, norm_bytes: int) -> None:
+        self._file, self._size, self._norm_bytes = file, size, norm_bytes
+        self._waiting = np.empty(0, np.uint8)
+
+    def add(self, records: NDArray[np.uint8]) -> None:
+        """Write what fills whole blocks; `records` may end inside a leaf."""
+        records = np.concatenate((self._waiting, records))
+        whole = len(records) // (BLOCK_LEAVES * self._size) * BLOCK_LEAVES * self._size
+        self._write(records[:whole])
+        self._waiting = records[whole:]
+
+    def end(self) -> None:
+        """Write the leaves that are left, and the bytes that may be read behind them."""
+        self._write(self._waiting)
+        self._file.write(np.zeros(SPARE_BYTES, np.uint8))
+
+    def _write(self, records: NDArray[np.uint8]) -> None:
+        if len(records):
+            self._file.write(pack_planes(records.reshape(-1, self._size), self._norm_bytes))
 
 
 def shifted(starts: NDArray[np.uint32], offset: int, dtype: np.dtype[Any]) -> NDArray[np.unsignedinteger]:

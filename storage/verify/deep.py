@@ -5,7 +5,7 @@ sums mean equal codes, but for one chance in 2⁶⁴; memory is a bit per row. T
 have been checked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.tree.check_kernels import add_leaf_sums, code_sum, mark_ids
 from aggtree.engine.tree.layout import Tree
+from aggtree.engine.tree.unpacked import node_blocks, unpacked
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.verify.norms import path_labels
@@ -53,14 +54,14 @@ def _tree_sums(
     sums = np.zeros(store.shards, np.uint64)
     for level in range(1, layout.levels + 1):
         first, stop = counts.level_start[level : level + 2]
-        for start in range(first, stop, BLOCK_NODES):
-            nodes = np.arange(start, min(start + BLOCK_NODES, stop))
+        for start, end, read in _node_runs(tree, segment, first, stop):
+            nodes = np.arange(start, end)
             labels = np.zeros((len(nodes), layout.levels), np.uint16)
             labels[:, :level] = np.stack(path_labels(tree, level, nodes), axis=1)
             prefixes = layout.pack(labels)[:, : layout.prefix_bytes(level)]
             size = counts.record_bytes(level)
             add_leaf_sums(
-                tree,
+                read,
                 level,
                 start,
                 np.ascontiguousarray(prefixes),
@@ -71,3 +72,15 @@ def _tree_sums(
             )
             advance(int(tree.leaf_start[nodes[-1] + 1] - tree.leaf_start[start]) * size)
     return sums
+
+
+def _node_runs(
+    tree: Tree, segment: SegmentManifest, first: int, stop: int
+) -> Iterator[tuple[int, int, Tree]]:
+    """Runs of the nodes first..stop of a level, with the tree whose records their leaves are read from."""
+    if segment.planes:
+        for start, end, leaf, last in node_blocks(tree, first, stop):
+            yield start, end, unpacked(tree, leaf, last, segment.layout, segment.norm_bytes)
+        return
+    for start in range(first, stop, BLOCK_NODES):
+        yield start, min(start + BLOCK_NODES, stop), tree

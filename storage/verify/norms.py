@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.tree.layout import Tree
+from aggtree.engine.tree.planes import unpack_leaves
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.verify.structure import Check, Report
 
@@ -78,9 +79,15 @@ def _check_first_leaves(
     counts, norm_bytes = segment.counts, segment.norm_bytes
     has_leaves = tree.leaf_start[nodes] < tree.leaf_start[nodes + 1]
     nodes, vectors = nodes[has_leaves], vectors[has_leaves]
+    if norm_bytes == 0:
+        return
     size = counts.record_bytes(level)
     places = counts.record_start[level] + (tree.leaf_start[nodes] - counts.level_leaf[level]) * size
-    records = tree.records[places[:, None].astype(np.int64) + np.arange(size)]
+    if segment.planes:
+        leaves = tree.leaf_start[nodes].astype(np.int64)
+        records = unpack_leaves(tree.records, leaves, segment.layout, norm_bytes)
+    else:
+        records = tree.records[places[:, None].astype(np.int64) + np.arange(size)]
     for number in range(level, len(segment.words)):
         vectors = vectors + dictionaries.part(number)[records[:, norm_bytes + number - level]]
     exact = np.vecdot(vectors, vectors)

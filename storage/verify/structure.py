@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.dictionaries import SHORT_WORDS
+from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES
 from aggtree.engine.tree.check_kernels import disordered_leaf, mark_ids
 from aggtree.engine.tree.layout import Tree
+from aggtree.engine.tree.planes import plane_count, unpack_leaves
+from aggtree.engine.tree.unpacked import node_blocks, unpacked
 from aggtree.storage.index.format import TreeCounts
 from aggtree.storage.index.segment_manifest import SegmentManifest
 
@@ -155,6 +159,9 @@ def _check_norms(tree: Tree, report: Report) -> None:
 def _check_records(tree: Tree, segment: SegmentManifest, report: Report) -> None:
     """Exact norms are finite; labels of suffixes are known to their dictionaries."""
     counts, norm_bytes = segment.counts, segment.norm_bytes
+    if segment.planes:
+        _check_planes(tree, segment, report)
+        return
     for level in range(1, len(segment.words) + 1):
         size = counts.record_bytes(level)
         small = [(norm_bytes + j, words) for j, words in enumerate(segment.words[level:]) if words < 256]
@@ -175,6 +182,22 @@ def _check_records(tree: Tree, segment: SegmentManifest, report: Report) -> None
                 return
 
 
+def _check_planes(tree: Tree, segment: SegmentManifest, report: Report) -> None:
+    """Labels in planes are known to their dictionaries."""
+    small = [(number, words) for number, words in enumerate(segment.words[1:]) if words < SHORT_WORDS]
+    for start, stop in _blocks(len(tree.ids)) if small else ():
+        leaves = np.arange(start, stop)
+        labels = unpack_leaves(tree.records, leaves, segment.layout, segment.norm_bytes)
+        for number, words in small:
+            place = _first(labels[:, segment.norm_bytes + number] >= words)
+            if place >= 0:
+                label = labels[place, segment.norm_bytes + number]
+                block = (start + place) // BLOCK_LEAVES * BLOCK_LEAVES
+                message = f"leaf {start + place} has label {label} of a dictionary of {words} words"
+                report("records", block * plane_count(segment.layout, segment.norm_bytes), message)
+                return
+
+
 def _leaf_order_checks(tree: Tree, segment: SegmentManifest, report: Report) -> list[Check]:
     """One check for each block of nodes, each of which reports the first damage of its own."""
     starts = segment.counts.level_start
@@ -190,7 +213,18 @@ def _check_leaf_order(
 ) -> None:
     """Leaves of a node are in (code, id) order, and those that could be below a child are."""
     counts = segment.counts
-    leaf = disordered_leaf(tree, level, first, stop, segment.norm_bytes, counts.record_bytes(level))
+    size = counts.record_bytes(level)
+    if segment.planes:
+        for start, end, leaf, last in node_blocks(tree, first, stop):
+            rows = unpacked(tree, leaf, last, segment.layout, segment.norm_bytes)
+            wrong = disordered_leaf(rows, level, start, end, segment.norm_bytes, size)
+            if wrong >= 0:
+                block = wrong // BLOCK_LEAVES * BLOCK_LEAVES
+                place = block * plane_count(segment.layout, segment.norm_bytes)
+                report("records", place, f"leaf {wrong} is not in the order of (code, id) below its node")
+                return
+        return
+    leaf = disordered_leaf(tree, level, first, stop, segment.norm_bytes, size)
     if leaf >= 0:
         place = counts.record_start[level] + (leaf - counts.level_leaf[level]) * counts.record_bytes(level)
         report("records", place, f"leaf {leaf} is not in the order of (code, id) below its node")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aggtree.engine.params import SearchParams
+from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.storage.index.reader import open_index
 from helpers.places import TESTS
 from helpers.small_index import Sample, add_segment, make_index, make_sample
@@ -45,8 +45,9 @@ def segment() -> Sample:
 
 
 def make(index: Path, version: int) -> None:
-    """The index of a version."""
-    make_index(index, make_sample(400), name="golden", ids=golden_ids(version))
+    """The index of a version; version 4 has its leaves in planes."""
+    planes = TreeParams(planes=True) if version == 4 else None
+    make_index(index, make_sample(400, params=planes), name="golden", ids=golden_ids(version))
     if version == 3:
         add_segment(index, segment(), deleted=DELETED)
 

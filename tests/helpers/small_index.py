@@ -84,7 +84,12 @@ def write_partitions(directory: Path, sample: Sample, partitions: int) -> list[P
 
 def stitch(index: Path, build: str, sample: Sample, partitions: list[Path]) -> StitchedTree:
     return stitch_partitions(
-        index, build, partitions, sample.dictionaries.layout, norm_bytes=sample.params.norm_bytes
+        index,
+        build,
+        partitions,
+        sample.dictionaries.layout,
+        norm_bytes=sample.params.norm_bytes,
+        planes=sample.params.planes,
     )
 
 

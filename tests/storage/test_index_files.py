@@ -32,6 +32,8 @@ SAMPLES = {
     "narrow": make_sample(333, (7, 256, 3, 5), params=TreeParams(bucket=9, direct_leaves=2, norm_bytes=2)),
     "paper": make_sample(257, (6, 5, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)),
     "one level": make_sample(50, (3,)),
+    "planes": make_sample(333, (300, 7, 16, 16, 16), params=TreeParams(planes=True)),
+    "planes, no norms": make_sample(200, (9, 16, 16), params=TreeParams(planes=True, norm_bytes=0)),
     "one row": make_sample(1, (300, 2)),
 }
 
@@ -118,8 +120,8 @@ def test_offsets_beyond_32_bits_are_written_in_64(tmp_path, monkeypatch):
     sample, far = make_sample(), 2**33
     partitions = write_partitions(tmp_path / "partitions", sample, 2)
 
-    def far_shape(nodes, leaves, layout, norm_bytes):
-        shape = tree_shape(nodes, leaves, layout, norm_bytes)
+    def far_shape(nodes, leaves, layout, norm_bytes, planes):
+        shape = tree_shape(nodes, leaves, layout, norm_bytes, planes)
         moved = {name: getattr(shape, name) + far for name in ("first_node", "first_leaf")}
         return type(shape)(**(shape.__dict__ | moved | {"start_dtype": np.dtype(np.uint64)}))
 

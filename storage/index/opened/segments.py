@@ -83,6 +83,6 @@ def _searcher(
     )
     groups = load_first_groups(path, segment)
     try:
-        return make_searcher(segment.metric, tree, dictionaries, groups=groups)
+        return make_searcher(segment.metric, tree, dictionaries, groups=groups, planes=segment.planes)
     except ValueError as error:
         raise IndexFormatError(f"{path / segment.directory}: {error}") from error
