@@ -40,6 +40,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "some_kernels.py"
     path.write_text(MODULE)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    # Code that another process compiled names its module, which is imported when it is loaded.
+    monkeypatch.syspath_prepend(tmp_path)
     return path
 
 

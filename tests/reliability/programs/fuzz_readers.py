@@ -235,7 +235,17 @@ def make_kinds(directory: Path) -> dict[str, Kind]:
 
 
 KINDS = (
-    *("dictionaries", "state", "run", "part", "manifest", "job", "partition record", "job facts", "lock"),
+    *(
+        "dictionaries",
+        "state",
+        "run",
+        "partition",
+        "manifest",
+        "job",
+        "partition record",
+        "job facts",
+        "lock",
+    ),
     *(
         "code store metadata",
         "code shard",
