@@ -154,13 +154,18 @@ class Sieve(NamedTuple):
 
 
 class PlaneTables(NamedTuple):
-    """Integer tables of one query for leaves in planes; memory of one thread.
+    """What leaves in planes need: integer tables of one query, in memory of one thread, and what nodes give.
 
+    lengths : (nodes of level 1,) float32, base and centre: what the leaves of a node share of their distances
+        is base + (distance of their node - centre) * length of the node
     tables : (2, planes + 3, TABLE_BYTES) uint8, see `scan_block`
     lows : (M - 1,) float32, the least entry of each short dictionary's distance table
     sums : (BLOCK_LEAVES,) uint16, of the block scanned last
     """
 
+    lengths: NDArray[np.float32]
+    base: np.float32
+    centre: np.float32
     tables: NDArray[np.uint8]
     lows: NDArray[np.float32]
     sums: NDArray[np.uint16]
@@ -176,8 +181,6 @@ class SearchPlan(NamedTuple):
     first_columns : columns of a table before those of dictionary 2
     first : the first level, probes : groups of it looked into, group_pruning_ratio : see `cut_beyond`
     sieved : whether leaves are sieved, sieve_index : (M + 1, 64) uint8, how `sieve_64` reads those of a level
-    lengths : (nodes of level 1,) float32, base and centre: what leaves in planes share of their distances is
-        base + (distance of their node - centre) * length of the node
     """
 
     limits: NDArray[np.int64]
@@ -192,9 +195,6 @@ class SearchPlan(NamedTuple):
     group_pruning_ratio: np.float32
     sieved: bool
     sieve_index: NDArray[np.uint8]
-    lengths: NDArray[np.float32]
-    base: np.float32
-    centre: np.float32
 
 
 class Scratch(NamedTuple):
@@ -208,7 +208,6 @@ class Scratch(NamedTuple):
     values : (SCORED,) float32, distances of children or leaves; places : (SCORED,) int64, of the near ones
     parts : up to SCORED nodes, pieces of them, or single leaves, whose leaves are among the values
     sieve : tables that find leaves of a node that need not be scored
-    planes : tables of leaves in planes
     """
 
     tables: NDArray[np.float32]
@@ -224,4 +223,3 @@ class Scratch(NamedTuple):
     places: NDArray[np.int64]
     parts: LeafParts
     sieve: Sieve
-    planes: PlaneTables

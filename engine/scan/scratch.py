@@ -54,7 +54,6 @@ def make_scratch(plan: SearchPlan, words: TableWords) -> Scratch:
             bases=np.empty(SCORED + 1, np.float32),
         ),
         sieve=empty_sieve(int(plan.record_sizes.max())),
-        planes=empty_plane_tables(len(plan.limits) - 1, plan.norm_bytes),
     )
 
 
@@ -106,10 +105,16 @@ def empty_sieve(record_size: int) -> Sieve:
     )
 
 
-def empty_plane_tables(dictionaries: int, norm_bytes: int) -> PlaneTables:
-    """Tables of so many short dictionaries, and of a norm."""
-    rows = norm_bytes + -(-dictionaries // 2) + 3
+def make_plane_tables(
+    plan: SearchPlan, lengths: NDArray[np.float32], base: np.float32, centre: np.float32
+) -> PlaneTables:
+    """Tables of the short dictionaries of a plan, and of a norm; the rest as `PlaneTables` has it."""
+    dictionaries = len(plan.limits) - 1
+    rows = plan.norm_bytes + -(-dictionaries // 2) + 3
     return PlaneTables(
+        lengths=lengths,
+        base=base,
+        centre=centre,
         tables=np.zeros((2, rows, TABLE_BYTES), np.uint8),
         lows=np.zeros(dictionaries, np.float32),
         sums=np.zeros(BLOCK_LEAVES, np.uint16),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.scan.first_level_kernels import nearest_nodes, probe_groups
 from aggtree.engine.scan.plane_kernels import exact_distances, fit_planes, prefetch_planes, scan_planes
-from aggtree.engine.scan.records import Scratch, SearchPlan, TableWords
+from aggtree.engine.scan.records import PlaneTables, Scratch, SearchPlan, TableWords
 from aggtree.engine.scan.table_kernels import distance_tables
 from aggtree.engine.scan.top_k_kernels import NO_BOUND, cut_best, distance_of, sort_best
 from aggtree.engine.search.search_kernels import node_ranges
@@ -31,6 +31,7 @@ def _search_one(
     table: Any,
     square: Any,
     scratch: Scratch,
+    planes: PlaneTables,
     row: int,
     within: Any,
 ) -> tuple[Any, Any, Any]:
@@ -38,7 +39,7 @@ def _search_one(
 
     And how many nodes and leaves were scored.
     """
-    nodes, ranges, answers, planes = scratch.nodes, scratch.ranges, scratch.answers, scratch.planes
+    nodes, ranges, answers = scratch.nodes, scratch.ranges, scratch.answers
     kept, nodes_scored = nearest_nodes(
         plan.first, query, table, square, plan.limits[0], plan.pruning_ratio, scratch.first, row, nodes
     )
@@ -53,8 +54,8 @@ def _search_one(
         if i + 1 < kept:
             prefetch_planes(tree.records, ranges.first_leaf[i + 1], size)
         start, stop = ranges.first_leaf[i], ranges.leaf_stop[i]
-        length = plan.lengths[np.int64(nodes.numbers[i])]
-        rest = plan.base + (distance_of(nodes.ranks[i]) - plan.centre) * length
+        length = planes.lengths[np.int64(nodes.numbers[i])]
+        rest = planes.base + (distance_of(nodes.ranks[i]) - planes.centre) * length
         rest += tree.norm_low[LEVEL] + lowest
         found, bound = scan_planes(
             tree.records,
@@ -88,6 +89,7 @@ def search_planes(
     words: TableWords,
     queries: NDArray[np.float32],
     scratch: Scratch,
+    planes: PlaneTables,
     within: Any,
     ids: NDArray[np.int64],
     distances: NDArray[np.float32],
@@ -117,7 +119,7 @@ def search_planes(
             )
         table, square = scratch.tables[place], scratch.squares[place]
         count, visits[i, 0], visits[i, 1] = _search_one(
-            tree, plan, queries[i], table, square, scratch, row, within
+            tree, plan, queries[i], table, square, scratch, planes, row, within
         )
         for j in range(ids.shape[1]):
             ids[i, j] = np.int64(answers.numbers[j]) if j < count else -1

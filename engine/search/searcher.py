@@ -28,8 +28,8 @@ from aggtree.engine.scan.first_level import (
     prepare,
     regions,
 )
-from aggtree.engine.scan.records import LABELS, RowBits, Scratch, SearchPlan
-from aggtree.engine.scan.scratch import make_scratch, sieve_index
+from aggtree.engine.scan.records import LABELS, PlaneTables, RowBits, Scratch, SearchPlan
+from aggtree.engine.scan.scratch import make_plane_tables, make_scratch, sieve_index
 from aggtree.engine.scan.table_kernels import distance_tables
 from aggtree.engine.search.plane_search_kernels import search_planes
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
@@ -45,6 +45,10 @@ MAX_LEVEL_NODES = 2**32
 ROOM = 8192
 # Different limits and k whose scratch memory is kept.
 MAX_PLANS = 8
+
+
+ThreadMemory = tuple[Scratch] | tuple[Scratch, PlaneTables]
+"""What one thread writes to; with tables of their own for leaves in planes."""
 
 
 class SearchCounts(NamedTuple):
@@ -105,7 +109,7 @@ class Searcher:
         self._lengths = _read_only(np.ones(self._first.nodes, np.float32))
         self._leaf_base = self._node_centre = np.float32(0)
         self._regions = regions(self._words, self._first.groups)
-        self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[Scratch]]] = {}
+        self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[ThreadMemory]]] = {}
         self._entries: dict[bool, Callable[..., None]] = {}
 
     @property
@@ -240,7 +244,7 @@ class Searcher:
     def _answer(
         self,
         plan: SearchPlan,
-        spare: list[Scratch],
+        spare: list[ThreadMemory],
         queries: NDArray[np.float32],
         within: RowBits | None,
         ids: NDArray[np.int64],
@@ -251,8 +255,8 @@ class Searcher:
         try:
             scratch = spare.pop()
         except IndexError:  # between a look at the list and the pop another thread might take the last
-            scratch = make_scratch(plan, self._words)
-        arguments = (self._scored, plan, self._words, queries, scratch, within, ids, distances, visits)
+            scratch = self._make_memory(plan)
+        arguments = (self._scored, plan, self._words, queries, *scratch, within, ids, distances, visits)
         entry = self._entries.get(within is None)
         if entry is None:
             kernel = search_planes if self.planes else search_tree
@@ -260,7 +264,14 @@ class Searcher:
         entry(*arguments)
         spare.append(scratch)
 
-    def _plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[Scratch]]:
+    def _make_memory(self, plan: SearchPlan) -> ThreadMemory:
+        """Scratch memory of one thread, as the kernel takes it."""
+        scratch = make_scratch(plan, self._words)
+        if not self.planes:
+            return (scratch,)
+        return scratch, make_plane_tables(plan, self._lengths, self._leaf_base, self._node_centre)
+
+    def _plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[ThreadMemory]]:
         """What calls with these parameters and k share, and their spare scratch memory.
 
         Another thread may clear the cache at any time: what is returned was never looked up again.
@@ -294,9 +305,6 @@ class Searcher:
             ),
             sieved=self._sieved,
             sieve_index=sieve_index(self._sizes),
-            lengths=self._lengths,
-            base=self._leaf_base,
-            centre=self._node_centre,
         )
 
 
