@@ -87,7 +87,7 @@ class TreeCounts:
 
     layout: CodeLayout
     norm_bytes: int
-    planes: bool
+    planes: bool = False
     level_nodes: tuple[int, ...]
     level_leaves: tuple[int, ...]
 
