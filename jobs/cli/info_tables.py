@@ -112,7 +112,7 @@ def _show_levels(manifest: IndexManifest) -> None:
         ("level", "nodes", "leaves", "leaves in all"),
         (
             (str(level), f"{nodes[level]:,}", f"{leaves[level]:,}", f"{leaves[level] / leaves.sum():.1%}")
-            for level in range(len(nodes))
+            for level in range(int(np.flatnonzero(nodes)[-1]) + 1)
         ),
     )
 

@@ -90,7 +90,7 @@ def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
     click.echo(f"{plan.source}: {plan.rows:,} rows of dimension {plan.dimension}")
     click.echo(
         f"dictionaries {format_words(recipe.words)}, beam {recipe.annealing.beam}, {recipe.train_rows:,} "
-        f"rows of training, buckets of {recipe.tree.bucket}"
+        f"rows of training, {'leaves in planes' if recipe.tree.planes else f'buckets of {recipe.tree.bucket}'}"
     )
     print_table(
         "",

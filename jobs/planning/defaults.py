@@ -80,13 +80,13 @@ def default_batch_rows(rows: int, train_rows: int | None = None) -> int:
     return most if most <= ONE_BATCH_ROWS else BATCH_ROWS
 
 
-def default_train_rows(rows: int, words: Words) -> int:
+def default_train_rows(rows: int, words: Words, *, planes: bool = False) -> int:
     """Rows the training reads in all: a small source once, otherwise twenty batches in several passes.
 
     More where a first dictionary has so many words that these would be too few for it: four million rows
-    for 65,536 words.
+    for 65,536 words. Short dictionaries, of leaves in planes, need fewer.
     """
-    if len(words) > 1 and max(words[1:]) <= SHORT_WORDS:
+    if planes:
         return min(rows, max(SHORT_TRAIN_ROWS, FIRST_ROWS_PER_WORD * words[0]))
     if rows <= ONE_BATCH_ROWS:
         return rows

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from aggtree.engine.dictionaries import MAX_WORDS, SHORT_WORDS, CodeLayout
+from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import (
     METRICS,
     AnnealingParams,
@@ -34,9 +34,6 @@ Words = str | int | Sequence[int]
 """Sizes of the dictionaries: `"4096,256x8"`, one size for all of them, or each size."""
 
 NormBytes = Literal[0, 1, 2, 4]
-SHORTEST_PLANES = 8
-"""Short dictionaries that are worth planes."""
-
 _KEYS = {name: key for key, name in PYTHON_NAMES.items()}
 """Fields whose key in JSON is another one."""
 _LATER: dict[str, Any] = {
@@ -171,11 +168,13 @@ class Choices:
     continue_training : go on training the dictionaries that are reused.
     annealing : all but its words, which the two above decide.
     bytes_per_vector : instead of words: bytes of a code, all but the first label, in planes.
+    planes : whether the dictionaries that are reused are those of an index whose leaves are in planes.
     bucket, direct_leaves, norm_bytes : see TreeParams.
     """
 
-    bytes_per_vector: int | None = None
     words: Words | None = None
+    bytes_per_vector: int | None = None
+    planes: bool = False
     dictionaries: int | str | os.PathLike[str] | None = None
     continue_training: bool = False
     annealing: AnnealingParams = field(default_factory=AnnealingParams)
@@ -190,18 +189,22 @@ class Choices:
 
     def tree(self, words: tuple[int, ...], rows: int) -> TreeParams:
         """The tree of these choices over `rows` codes of such words."""
-        if self.in_planes(words):
+        if self.in_planes:
+            given = {"bucket": self.bucket, "direct_leaves": self.direct_leaves}
+            given["norm_bytes"] = None if self.norm_bytes == TreeParams.norm_bytes else self.norm_bytes
+            for name, value in given.items():
+                if value is not None:
+                    raise ValueError(f"{name} {value}: leaves in planes have no choice of it, leave it out")
             return TreeParams(planes=True, norm_bytes=1 if self.metric == "l2" else 0)
         usual = defaults.default_tree(words, rows)
         bucket = usual.bucket if self.bucket is None else self.bucket
         direct_leaves = min(bucket, usual.direct_leaves) if self.direct_leaves is None else self.direct_leaves
         return TreeParams(bucket=bucket, direct_leaves=direct_leaves, norm_bytes=self.norm_bytes)
 
-    def in_planes(self, words: tuple[int, ...]) -> bool:
-        """Whether leaves are stored in planes: behind a wide first dictionary, if all others are short."""
-        if self.bytes_per_vector is not None:
-            return True
-        return words[0] > MAX_WORDS and len(words) > SHORTEST_PLANES and set(words[1:]) == {SHORT_WORDS}
+    @property
+    def in_planes(self) -> bool:
+        """Whether leaves are stored in planes."""
+        return self.planes or self.bytes_per_vector is not None
 
 
 def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedDictionaries | None]:
@@ -221,7 +224,13 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
             f"{source.spec}: vectors of dimension {source.dimension}, {index} is of {manifest.dimension}"
         )
     reused = ReusedDictionaries.of(index, manifest)
-    recipe = choose_recipe(source.rows, replace(choices, words=manifest.words, dictionaries=None))
+    first = manifest.first_segment
+    # The same codes for the same rows: encoded in the stages the dictionaries were trained in.
+    annealing = replace(choices.annealing, stage=first.parameters.get("stage", AnnealingParams.stage))
+    chosen = replace(
+        choices, words=manifest.words, dictionaries=None, planes=first.planes, annealing=annealing
+    )
+    recipe = choose_recipe(source.rows, chosen)
     return replace(recipe, reused=reused.checksum, continued=choices.continue_training), reused
 
 
@@ -230,13 +239,14 @@ def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:
     chosen = choices or Choices()
     words = choose_words(rows, chosen)
     annealing = replace(chosen.annealing, words=words)
-    if chosen.in_planes(words):
-        annealing = replace(annealing, rounds=defaults.SHORT_ROUNDS, stage=defaults.SHORT_STAGE)
+    if chosen.in_planes:
+        stage = annealing.stage or defaults.SHORT_STAGE
+        annealing = replace(annealing, rounds=defaults.SHORT_ROUNDS, stage=stage)
     return Recipe(
         annealing=annealing,
         tree=chosen.tree(words, rows),
         batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, chosen.train_rows),
-        train_rows=chosen.train_rows or defaults.default_train_rows(rows, words),
+        train_rows=chosen.train_rows or defaults.default_train_rows(rows, words, planes=chosen.in_planes),
         shard_rows=chosen.shard_rows or defaults.default_shard_rows(rows),
         skip_invalid=chosen.skip_invalid,
         metric=chosen.metric,

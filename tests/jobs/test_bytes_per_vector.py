@@ -57,9 +57,12 @@ def test_what_is_chosen() -> None:
     assert recipe.words[1:] == (16,) * 12 and recipe.annealing.stage == 16
     assert recipe_of(3100, bytes_per_vector=6).words[1:] == (16,) * 10  # and a byte of norm
     assert recipe_of(200_000, bytes_per_vector=32, metric="ip").words == (1024, *[16] * 64)
-    assert recipe_of(200_000, words="1024,16x64", metric="ip").tree.planes
-    assert not recipe_of(200_000, words="1024,16x4").tree.planes
-    assert not recipe_of(200_000).tree.planes
+    for words in ("1024,16x32", None):  # as they were before there were planes
+        plain = recipe_of(200_000, words=words, metric="ip")
+        assert not {"planes", "stage"} & plain.to_json().keys() and plain.train_rows == 200_000
+    for name, value in (("bucket", 5), ("direct_leaves", 2), ("norm_bytes", 4)):
+        with pytest.raises(ValueError, match=f"{name} {value}: leaves in planes have no choice of it"):
+            recipe_of(3100, bytes_per_vector=6, **{name: value})
     for wrong in (0, 1, 129):
         with pytest.raises(ValueError, match=f"bytes_per_vector {wrong}: expected 2 to 128"):
             recipe_of(3100, bytes_per_vector=wrong)
@@ -115,6 +118,16 @@ def test_it_grows_and_shrinks(place: Path, index: Path, metric: str, tmp_path: P
         after = opened.search(QUERIES, 10, aggtree.SearchParams.unlimited())
     # Of each tree the nearest by integer tables are ranked: a few more of two trees than of one.
     assert share(after.ids, before.ids) >= 0.98
+
+
+def test_reused_dictionaries_make_the_same_codes(
+    place: Path, index: Path, metric: str, tmp_path: Path
+) -> None:
+    again = tmp_path / "again"
+    aggtree.build(place / "base.npy", again, metric=metric, dictionaries=index, workers=0, beam=4)
+    assert read_manifest(again).first_segment.planes
+    for old, new in zip(*(sorted(path.glob("build-*/tree/*")) for path in (index, again)), strict=True):
+        assert old.read_bytes() == new.read_bytes(), old.name
 
 
 def test_damage_is_found_and_repaired(place: Path, index: Path, metric: str, tmp_path: Path) -> None:
