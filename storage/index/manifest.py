@@ -43,6 +43,7 @@ from aggtree.storage.index.format import (
 from aggtree.storage.index.segment_manifest import SegmentManifest, check_segment
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.version import __version__
+from aggtree.storage.work.directory import work_in
 
 _LIVE = re.compile(LIVE_PREFIX + r"[0-9a-f]{8}")
 
@@ -175,8 +176,7 @@ def read_manifest(index: Path) -> IndexManifest:
     path = index / MANIFEST
     with explained(path):
         if not path.is_file():
-            remedy = "the build is not finished, run it again" if index.is_dir() else "no such directory"
-            raise IndexFormatError(f"{index}: no index here ({remedy})")
+            raise IndexFormatError(f"{index}: no index here ({_what_is_there(index)})")
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the manifest of an index")
@@ -190,6 +190,15 @@ def read_manifest(index: Path) -> IndexManifest:
         return manifest
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IndexFormatError(f"{path}: contradicts itself: {error}") from error
+
+
+def _what_is_there(index: Path) -> str:
+    """What a directory without a manifest is instead of an index."""
+    if any(work_in(index)):
+        return "the build is not finished, run it again"
+    if index.is_dir():
+        return f"a directory without {MANIFEST}; name that of an index, or build one"
+    return "a file, not a directory" if index.exists() else "no such directory"
 
 
 def commit_manifest(index: Path, manifest: IndexManifest) -> None:

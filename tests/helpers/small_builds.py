@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.params import AnnealingParams
 from aggtree.jobs.planning.recipe import Choices, Recipe, choose_recipe
-from aggtree.storage.index.build_report import REPORT
-from aggtree.storage.index.format import MANIFEST
+from aggtree.storage.index.format import MANIFEST, REPORT
 from aggtree.storage.sealed_json import seal, unseal
 
 ROWS, DIMENSION = 3100, 12
