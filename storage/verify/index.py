@@ -150,7 +150,7 @@ def _check_segment(
     for check in (_check_dictionaries, _check_codes):
         damage += check(index, segment)
     if segment.codes is not None:
-        damage += _check_remote_codes(segment.codes, segment, meter.advance, workers)
+        damage += _check_remote_codes(index, segment.codes, segment, meter.advance, workers)
     if not any(f"/{TREE}/" in item.file for item in damage):
         damage += _check_tree(index, segment, workers, every_node=deep)
     if deep and not damage:
@@ -294,13 +294,17 @@ def _check_store(store: CodeStore, metadata: str, shards: int, segment: SegmentM
 
 
 def _check_remote_codes(
-    codes: RemoteCodes, segment: SegmentManifest, advance: Callable[[int], None], workers: int
+    index: Path,
+    codes: RemoteCodes,
+    segment: SegmentManifest,
+    advance: Callable[[int], None],
+    workers: int,
 ) -> list[Damage]:
     """Compare every byte of a store outside the index; one line when it cannot be reached at all."""
     metadata = f"{codes.location}/{METADATA}"
     try:
-        store = CodeStore.open(codes.location)
-    except (IndexFormatError, DiskError) as error:
+        store = CodeStore.open(segment.codes_at(index))
+    except AggtreeError as error:
         return [Damage(metadata, -1, str(error).removeprefix(f"{metadata}: "))]
     damage = list(_check_store(store, metadata, len(codes.files) - 1, segment))
 

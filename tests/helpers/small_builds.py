@@ -65,7 +65,8 @@ def _without_place(path: Path) -> bytes:
     if path.name != MANIFEST:
         return data
     record = unseal(data, str(path))
-    record.pop("vectors", None)
+    for name in ("vectors", "vectors_seal"):
+        record.pop(name, None)
     return seal(record)
 
 
