@@ -45,6 +45,8 @@ from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.version import __version__
 from aggtree.storage.work.directory import work_in
 
+MOST_WORDS = 300
+"""Characters of an error that may repeat what a manifest states."""
 _LIVE = re.compile(LIVE_PREFIX + r"[0-9a-f]{8}")
 
 
@@ -189,7 +191,8 @@ def read_manifest(index: Path) -> IndexManifest:
             raise ValueError(f"version {record['version']} of an index of version {manifest.version}")
         return manifest
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IndexFormatError(f"{path}: contradicts itself: {error}") from error
+        what = " ".join(str(error).split())[:MOST_WORDS]
+        raise IndexFormatError(f"{path}: contradicts itself: {what}") from error
 
 
 def _what_is_there(index: Path) -> str:

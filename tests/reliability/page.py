@@ -20,6 +20,11 @@ BARS = {
         "≥ 2,000 flips, all found, 0 crashes, 0 hangs",
     ),
     "fuzz": ("corrupted files for every reader", "make fuzz", "≥ 100,000 inputs, 0 crashes, own errors only"),
+    "forgeries": (
+        "indexes forged under matching checksums",
+        "make forgeries",
+        "≥ 5,000, 0 crashes, hangs or rows that do not exist",
+    ),
     "readers": (
         "readers while the index is rebuilt",
         "make readers",
