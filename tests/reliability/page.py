@@ -25,6 +25,11 @@ BARS = {
         "make forgeries",
         "≥ 5,000, 0 crashes, hangs or rows that do not exist",
     ),
+    "threads": (
+        "16 threads that share one index",
+        "make threads",
+        "≥ 1,000,000 answers, 0 wrong, 0 other errors",
+    ),
     "readers": (
         "readers while the index is rebuilt",
         "make readers",

@@ -15,8 +15,10 @@ import os
 import resource
 import shutil
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,7 @@ class Forgery:
                 file["length"] = len(content) // max(1, int(str(file["dtype"])[2:] or 1))
 
     def write(self, index: Path) -> None:
+        (index / MANIFEST).write_bytes(seal(self.record))
         for name, content in self.files.items():
             path = index / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +105,6 @@ class Forgery:
                 os.mkfifo(index / name)
             else:
                 (index / name).mkdir()
-        (index / MANIFEST).write_bytes(seal(self.record))
 
 
 def read(index: Path) -> Forgery:
@@ -409,12 +411,15 @@ def try_one(index: Path, whole: Forgery, base: np.ndarray, random: Random) -> tu
     """The kinds of one forgery, what went wrong with it, or nothing, and whether it could be opened."""
     made = copy.deepcopy(whole)
     names = random.choice(list(KINDS), int(random.integers(1, 4)), replace=False).tolist()
-    for name in names:
-        KINDS[name](random, made)
+    for number, name in enumerate(names):
+        # What an earlier forgery put there may be nothing a later one can work on.
+        with suppress(*((Exception,) if number else ())):
+            KINDS[name](random, made)
     made.seal()
     for path in list(index.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    made.write(index)
+    with suppress(OSError, ValueError):  # names that no file system takes
+        made.write(index)
     try:
         return "+".join(names), "", use(index, random, base)
     except Exception as error:
@@ -431,6 +436,7 @@ def main(index: Path, seed: int, count: int) -> None:
     base = with_vectors(whole)
     whole.write(index)
     use(index, np.random.default_rng(seed), base)  # compiled before memory is limited
+    warnings.simplefilter("ignore", RuntimeWarning)  # forged words overflow
     index_vectors.open_source = never  # type: ignore[assignment]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     counts: Counter[str] = Counter()
