@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads readers reliability lint format docs numbers clean
+.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads stores clusters readers reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -65,10 +65,16 @@ forgeries: $(VENV)/installed  ## 5,400 indexes forged under checksums that match
 threads: $(VENV)/installed  ## 1,000,000 answers to 16 threads that share an index, refresh and close it
 	$(LONG) threads
 
+stores: $(VENV)/installed  ## an object store that answers 500, 503, nothing, or half, at every fifth request
+	$(LONG) stores
+
+clusters: $(VENV)/installed  ## Dask workers and schedulers frozen, killed, restarted, shared and too small
+	$(LONG) clusters
+
 readers: $(VENV)/installed  ## 8 processes searching for a minute while the index is rebuilt 20 times
 	$(LONG) readers
 
-reliability: torture faults damage fuzz forgeries threads readers  ## all of the above that count
+reliability: torture faults damage fuzz forgeries threads stores clusters readers  ## all of the above that count
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .

@@ -30,6 +30,16 @@ BARS = {
         "make threads",
         "≥ 1,000,000 answers, 0 wrong, 0 other errors",
     ),
+    "stores": (
+        "an object store that fails, in every stage",
+        "make stores",
+        "≥ 100 faults; same bytes, or one line and a command that continues",
+    ),
+    "clusters": (
+        "Dask workers and schedulers frozen, killed, restarted, shared, too small",
+        "make clusters",
+        "≥ 30 faults; same bytes, or one line and a command that continues",
+    ),
     "readers": (
         "readers while the index is rebuilt",
         "make readers",
