@@ -17,7 +17,18 @@ from pathlib import Path
 from bench import record
 from reliability import page
 
-NAMES = ("kills", "faults", "damage", "fuzz", "readers", "forgeries", "threads", "stores", "clusters")
+NAMES = (
+    "kills",
+    "faults",
+    "damage",
+    "fuzz",
+    "readers",
+    "forgeries",
+    "threads",
+    "stores",
+    "clusters",
+    "budgets",
+)
 
 
 def run(name: str, work: Path | None, seed: int) -> bool:
