@@ -1,8 +1,8 @@
 """One builder per index directory.
 
-The lock is a file held by `flock`, which the kernel gives back when its owner dies, however it
+The lock is a file held by `flock`, which the kernel releases when its owner dies, however it
 dies. The file also names the owner: for the message, and for file systems shared by hosts
-that do not see each other's locks, where an owner on another host is believed to be alive.
+that do not see each other's locks, where an owner on another host is assumed to be alive.
 """
 
 import errno
@@ -25,7 +25,7 @@ class Owner:
     """A process, distinguished from a later one of the same number by its start.
 
     boot : the running kernel's boot, the same in all containers of a machine; "" where unknown.
-    start : of the process, in clock ticks since boot. No wall clock, which may be set back.
+    start : of the process, in clock ticks since boot, not by the wall clock, which may be set back.
     """
 
     pid: int
@@ -90,7 +90,7 @@ class BuildLock:
             self._descriptor = -1
 
     def _open(self) -> tuple[int, bool]:
-        """Descriptor of the file that has the name now, and whether the system can lock it."""
+        """Descriptor of the file that has the name at present, and whether the system can lock it."""
         while True:
             with atomic.explained(self.path):
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -143,7 +143,7 @@ def _boot() -> str:
 
 
 def _start(pid: int) -> str:
-    """Start of a living process; "" when it is gone, dead but not yet reaped, or start times are unknown."""
+    """Start of a living process; "" if it has ended, is a zombie, or start times are unknown."""
     try:
         # The name in parentheses may hold spaces. After it come the state and, as 20th field, the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
