@@ -79,7 +79,7 @@ format: $(VENV)/installed  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The variable hides a notice that Material for MkDocs prints about its successor; it says nothing of the pages.
+# The variable hides a notice that Material for MkDocs prints about its successor; it does not concern the pages.
 docs: $(VENV)/installed-docs  ## build the documentation into site/; a warning is an error
 	$(BIN)/python docs/command_line_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -52,7 +52,7 @@ _LIVE = re.compile(LIVE_PREFIX + r"[0-9a-f]{8}")
 
 @dataclass(frozen=True, kw_only=True)
 class IndexManifest:
-    """What a committed index is.
+    """A committed index: its segments and its deleted rows.
 
     segments : at least one, in the order of their rows.
     live : rows of all segments that were not deleted; None when none was.
@@ -65,7 +65,7 @@ class IndexManifest:
 
     @property
     def version(self) -> int:
-        """The lowest version of the format whose readers understand this index."""
+        """The lowest format version that describes this index."""
         if self.first_segment.planes:
             return PLANES_VERSION
         if self.appended_segments or self.first_segment.pieces or self.live:
@@ -74,12 +74,12 @@ class IndexManifest:
 
     @property
     def first_segment(self) -> SegmentManifest:
-        """The segment that the index was made with."""
+        """The first segment, made by `build`."""
         return self.segments[0]
 
     @property
     def appended_segments(self) -> tuple[SegmentManifest, ...]:
-        """The segments behind the first."""
+        """All segments but the first."""
         return self.segments[1:]
 
     @property
@@ -117,7 +117,7 @@ class IndexManifest:
 
     @property
     def all_source_rows(self) -> int:
-        """Rows of all sources: row numbers of the index are below."""
+        """Number of rows of all sources; every row number is smaller."""
         return sum(segment.source_rows for segment in self.segments)
 
     @property
@@ -217,7 +217,7 @@ def _check(manifest: IndexManifest) -> None:
     for segment in segments:
         check_segment(segment)
     if len({segment.build for segment in segments}) < len(segments):
-        raise ValueError("a build that is there twice")
+        raise ValueError("a build that is listed twice")
     if len({segment.file(DICTIONARIES).blocks for segment in segments}) > 1:
         raise ValueError("segments of different dictionaries")
     shared = {
@@ -236,6 +236,6 @@ def _check(manifest: IndexManifest) -> None:
     if live is None:
         return
     if not _LIVE.fullmatch(live.file.path) or live.file.bytes != -(-manifest.all_source_rows // 8):
-        raise ValueError(f"{live.file.bytes} bytes of {live.file.path[:80]!r} for the rows that are there")
+        raise ValueError(f"{live.file.bytes} bytes of {live.file.path[:80]!r} for the existing rows")
     if manifest.live_rows < 0 or live.deleted == 0:
         raise ValueError(f"{live.deleted} deleted rows")
