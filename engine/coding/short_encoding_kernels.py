@@ -18,7 +18,8 @@ from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.simd.vector_instructions import count_at_most
 
 MOST_RANKED = 2 * LANES
-"""Scores that are worth ranking: with more of them the limit is lowered first."""
+"""So few scores are ranked without a limit. Otherwise half as many again as are kept: fewer take longer to
+find, and more take longer to rank."""
 
 
 @inlined
@@ -41,7 +42,7 @@ def short_limit(scores: NDArray[np.int32], live: int, keep: int, least: int, gap
             probe = low + (high - low) // 2 if high < NO_SCORE // 2 else 2 * probe - least + LANES
         else:
             high = probe
-            if found <= MOST_RANKED:
+            if found <= keep + keep // 2:
                 break
             probe = low + (high - low) // 2
     return high
