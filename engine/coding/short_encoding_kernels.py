@@ -1,8 +1,8 @@
 """Kernel of multi-path encoding with dictionaries of up to 16 words: a path's scores are one vector.
 
 It chooses the same codes as `encoding_kernels`. A label is kept as m · 16 + word, the row of the table of
-inner products that belongs to it, so that nothing is multiplied on the way to a table. Row after row passes all
-levels, because a stage of short dictionaries has tables that stay in the cache together.
+inner products that belongs to it, so that nothing is multiplied on the way to a table. Row after row passes
+all levels, because a stage of short dictionaries has tables that stay in the cache together.
 """
 
 import numpy as np
