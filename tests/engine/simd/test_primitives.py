@@ -90,6 +90,23 @@ def test_add_squares(dimension: int, first: int, last: int) -> None:
     check("add_squares", (start, words, random.integers(0, 9, 5), first, last, np.ones(8, np.float32)))
 
 
+@pytest.mark.parametrize("whole", [0, LANES, 5 * LANES])
+def test_sums_over_a_row(whole: int) -> None:
+    random = np.random.default_rng(whole)
+    query, values = (integers(random, np.float32, size) for size in (whole + 3, whole + 9))
+    for name in ("sum_products", "sum_squares"):
+        check(name, (query, values, 4, whole, np.zeros(2, np.float32)))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -65504.0, 2.0**-24, -3 * 2.0**-16, 1 / 3])
+def test_half_floats(value: float) -> None:
+    bits = np.float16(value).view(np.uint16)
+    check("float16_value", (bits,))
+    assert CALLS["float16_value"](bits) == np.float16(value)
+    brain = (np.float32(value).view(np.uint32) >> 16).astype(np.uint16).view(np.int16)
+    check("bfloat16_value", (brain,))
+
+
 @pytest.mark.parametrize("dimension", [1, 3, 20])
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
 def test_multiply_tile(dimension: int, kind: type) -> None:

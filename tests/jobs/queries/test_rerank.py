@@ -24,10 +24,10 @@ EVERYTHING = SearchParams.unlimited()
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from([np.uint8, np.int8, np.float32]),
+    st.sampled_from([np.uint8, np.int8, np.float32, np.float16]),
     st.sampled_from([np.uint8, np.float32, np.float64, np.int32]),
     st.integers(1, 40),
-    st.sampled_from([1, 7, 130]),
+    st.sampled_from([1, 7, 16, 130]),
     st.sampled_from([1, 4, 60]),
     st.integers(1, 3),
 )
