@@ -121,7 +121,7 @@ def without(found: NDArray[np.int64], own: NDArray[np.int64], k: int) -> NDArray
 def grid(index: Index) -> list[SearchParams]:
     """Parameters to try: around the defaults, as far as the tree has nodes."""
     nodes = index.searcher.level_nodes
-    default = index.params
+    default = index.searcher.default_params
     efforts = [default.scaled(2 ** (step / 2)) for step in STEPS]
     # Beyond all nodes of level 1 only the pruning ratio still differs, to no effect.
     largest = int(nodes[1])
@@ -153,7 +153,7 @@ def measured_recalls(index: Index, query_set: QuerySet, k: int, *, rerank: bool)
     best: dict[tuple[int, int], float] = {}
     for params in grid(index):
         most = max([k, *counts]) + (query_set.own is not None)
-        found = index.search(query_set.queries, most, params).ids
+        found = index.search(query_set.queries, most, params, rerank=0).ids
         if query_set.own is not None:
             found = without(found, query_set.own, most - 1)
         # Whether each candidate is one of the true neighbours.

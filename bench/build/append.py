@@ -40,8 +40,8 @@ def measure(place: Path, queries: np.ndarray, truth: np.ndarray) -> dict[str, An
     """Recall and time per query of an index, in batches on one thread."""
     with aggtree.open(place) as index:
         index.warm()
-        times = [seconds(lambda: index.search(queries, K)) for _ in range(TURNS)]
-        ids = index.search(queries, K).ids
+        times = [seconds(lambda: index.search(queries, K, rerank=0)) for _ in range(TURNS)]
+        ids = index.search(queries, K, rerank=0).ids
         return {
             "rows": len(index),
             "segments": len(index.manifest.segments),

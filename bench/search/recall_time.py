@@ -57,7 +57,7 @@ def built_index(options: argparse.Namespace, folder: Path) -> tuple[aggtree.Inde
 def tree_searches(index: aggtree.Index) -> dict[int, Search]:
     def search(first: int) -> Search:
         params = with_effort(index, first)
-        return lambda queries: index.search(queries, K, params)[0]
+        return lambda queries: index.search(queries, K, params, rerank=0)[0]
 
     return {first: search(first) for first in FIRST_LIMITS}
 

@@ -24,7 +24,7 @@ from aggtree.storage.errors import SourceError
 from aggtree.storage.index.file_record import SourcePiece
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.opened.raw_vectors import RawVectors
-from aggtree.storage.places import may_open, refusal
+from aggtree.storage.places import COMPUTED, may_open, refusal
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source
 from aggtree.storage.sources.joined import JoinedSource, rows_of
@@ -146,15 +146,17 @@ class LazyVectors:
     def open_in_place(self) -> IndexVectors | None:
         """The vectors if they are an array or a local file whose rows can be read in place, or None.
 
-        A file that is missing or has changed is reported once, because answers are less accurate without it.
+        A file that cannot be used is reported once, because answers are less accurate without it.
         """
-        if self._given is None and not all(piece.vectors for piece in self._manifest.all_pieces):
-            return None  # built from an array that is not here
-        first = self._opened is None and not self._missing
-        vectors = self.open_if_present()
-        if vectors is None:
-            if first:
-                LOGGER.warning("%s: its vectors cannot be read, answers are not re-ranked", self._index)
+        if self._given is None and not all(_is_local(piece.vectors) for piece in self._manifest.all_pieces):
+            return None
+        if self._opened is None and self._missing:
+            return None
+        try:
+            vectors = self.open()
+        except SourceError as error:
+            self._missing = True
+            LOGGER.warning("answers are not re-ranked: %s", error)
             return None
         return vectors if vectors.in_place else None
 
@@ -209,6 +211,11 @@ def _is_location(vectors: Vectors | None) -> bool:
     if vectors is None or isinstance(vectors, (VectorSource, np.ndarray)):
         return False
     return isinstance(vectors, (str, os.PathLike)) or all(_is_location(part) for part in vectors)
+
+
+def _is_local(vectors: str) -> bool:
+    """Whether a recorded location is a file of this machine; "" is that of an array."""
+    return bool(vectors) and "://" not in vectors and not vectors.startswith(COMPUTED)
 
 
 def _recorded_source(index: Path, piece: SourcePiece) -> VectorSource:

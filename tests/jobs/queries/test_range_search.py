@@ -68,7 +68,7 @@ def test_without_them_it_is_that_of_the_reconstructions(
 ) -> None:
     monkeypatch.setattr(ranges, "FIRST_ANSWERS", 5)
     with aggtree.open(place / "rows") as index:
-        every = index.search(queries(), ROWS, EVERYTHING)
+        every = index.search(queries(), ROWS, EVERYTHING, rerank=0)
         found = lists(index.range_search(queries(), radius, EVERYTHING))
         one = lists(index.range_search(queries()[3], radius, EVERYTHING))
     for i, pairs in enumerate(found):

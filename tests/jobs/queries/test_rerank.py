@@ -84,7 +84,7 @@ def test_all_candidates_give_the_exact_answer(place: Path) -> None:
             np.testing.assert_array_equal(answer.ids, ids)
             np.testing.assert_array_equal(answer.distances, distances)
         # The exact best of 50 candidates are those of all candidates that were among the 50.
-        candidates = index.search(queries, 50).ids
+        candidates = index.search(queries, 50, index.params, rerank=0).ids
         few = index.search(queries, 10, rerank=50)
         one = index.search(queries[7], 10, rerank=50)
     expected = naive.rank_candidates(queries, vectors(), candidates, 10)
