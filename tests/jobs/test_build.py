@@ -46,7 +46,7 @@ from aggtree.storage.work.lock import BuildLock
 from aggtree.storage.work.runs import write_run
 
 
-def test_a_build_tells_what_it_did(source: Path, tmp_path: Path) -> None:
+def test_a_build_reports_its_result(source: Path, tmp_path: Path) -> None:
     result = build(source, tmp_path / "index", workers=0, **SMALL)
     assert result.rows == ROWS and not result.already_built
     assert result.peak > 0

@@ -435,7 +435,7 @@ def test_drift_is_told_and_training_goes_on(
         rows, found = new.searcher.sampled_vectors(ROWS + 1000)
         new_error = ((new.raw_vectors.take(rows) - found) ** 2)[rows >= ROWS].sum(axis=1).mean()
     assert new_error < read_manifest(grown).segments[-1].distortion
-    # The report may be gone: a sample of the vectors tells the same, about.
+    # Without the report, a sample of the vectors gives about the same.
     monkeypatch.setattr(drift, "read_report", lambda *_: None)
     measured = drift.training_error(place / "whole", read_manifest(place / "whole"))
     assert measured is not None and 0.5 < measured / first.distortion < 1.5

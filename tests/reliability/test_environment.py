@@ -125,7 +125,7 @@ def test_a_worker_killed_as_the_system_does_when_memory_runs_out(
 
 
 def test_two_builders_at_once(source: Path, reference: Path, tmp_path: Path) -> None:
-    """One of them builds; the other is told so, or comes when it is done."""
+    """One of them builds; the others are refused, or find the finished index."""
     command = [
         sys.executable,
         "-m",

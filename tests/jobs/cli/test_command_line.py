@@ -120,7 +120,7 @@ def test_verify_names_damage_and_exits_with_1(place: Path, tmp_path: Path) -> No
     assert last["damages"][0]["file"].endswith("tree/records")
 
 
-def test_the_plan_tells_what_a_build_needs(place: Path) -> None:
+def test_the_plan_shows_what_a_build_needs(place: Path) -> None:
     text = run("plan", place / "base.npy", "--memory", "1GiB", *SMALL_ARGUMENTS)
     for word in ("train", "encode", "sort", "build", "commit", "projected", "disk", "about"):
         assert word in text

@@ -1,4 +1,4 @@
-"""Tuning: what is promised is what a search finds; what was not measured is told."""
+"""Tuning: searches reach the measured recall; requests beyond the measurements are refused."""
 
 import json
 import statistics
