@@ -21,6 +21,7 @@ from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.sources.ids import Ids, IdSource, open_ids
 from aggtree.storage.sources.unit_rows import metric_source
+from aggtree.storage.work.directory import refuse_foreign
 from aggtree.storage.work.job_record import JobRecord, build_id, finish_job, start_job, unfinished_jobs
 
 
@@ -154,6 +155,7 @@ def run_build(task: BuildTask, options: RunOptions) -> BuildResult:
 
     began = time.monotonic()
     index, recipe = task.index, task.recipe
+    refuse_foreign(index)
     codes = checked_place(options.codes)
     compile_source_kernels(task.source)
     source = metric_source(task.source, recipe.metric)

@@ -15,7 +15,7 @@ from aggtree.storage.atomic import remove_file
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.code_store import METADATA, CodeStore, ShardRecord, shard_key
 from aggtree.storage.index.file_record import file_problem
-from aggtree.storage.index.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, TREE
+from aggtree.storage.index.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, REPORT, TREE, TUNING
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.verify.index import Damage, verify_index
@@ -36,6 +36,10 @@ def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[Segmen
     IndexFormatError if only other segments are damaged: each is repaired by the command that made it.
     """
     damages = verify_index(index, workers=len(os.sched_getaffinity(0)), deep=True)
+    for damage in damages:
+        if damage.file in (REPORT, TUNING):  # nothing depends on what these held
+            remove_file(index / damage.file)
+    damages = [damage for damage in damages if damage.file not in (REPORT, TUNING)]
     for segment in segments:
         codes = segment.codes.location if segment.codes else segment.directory
         inside = (f"{segment.directory}/", f"{codes}/")
@@ -57,6 +61,7 @@ def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[Segmen
 def reopen(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> JobRecord:
     """The job of a committed build, everything undamaged counting as done; the caller holds the lock."""
     _refuse_compacted(index, segment, damages)
+    segment.codes_at(index)  # a place that may not be opened unasked is not written to either
     codes = segment.codes.location if segment.codes else ""
     job = start_job(index, segment.parameters, segment.source, codes=codes)
     damaged = {damage.file for damage in damages}

@@ -49,6 +49,9 @@ class Disk:
     def rename(self, source: Path, target: Path) -> None:
         source.replace(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
     def make_directory(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
 
@@ -141,6 +144,23 @@ def write_bytes(path: Path, data: Buffer) -> BlockChecksums:
     with replace_file(path, len(as_bytes(data))) as file:
         file.write(data)
     return file.checksums
+
+
+def put_private(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, readable by this user alone, unless another process was first."""
+    make_directory(path.parent)
+    temporary = _temporary_name(path)
+    with explained(path):
+        descriptor = disk.create(temporary)
+        try:
+            os.fchmod(descriptor, 0o600)
+            write_all(descriptor, data)
+            disk.sync(descriptor)
+            with suppress(FileExistsError):
+                disk.link(temporary, path)
+        finally:
+            os.close(descriptor)
+            disk.remove_file(temporary)
 
 
 def canonical(value: Json) -> bytes:

@@ -68,7 +68,11 @@ def row_bits(bits: NDArray[np.uint8]) -> RowBits:
     """Bits of rows, beginning with row 0; always of one type."""
     view = np.asarray(bits).view()
     view.flags.writeable = False
-    return RowBits(view, np.uint64(0))
+    return RowBits(view, np.uint64(0), False)
+
+
+ALL_ROWS = row_bits(np.empty(0, np.uint8))._replace(everything=True)
+"""For kernels that are given no filter: with one type for both they are compiled once."""
 
 
 def widening(share: float) -> float:

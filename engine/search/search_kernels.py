@@ -24,6 +24,7 @@ from aggtree.engine.scan.records import (
     FirstLevel,
     FirstScratch,
     NodeRanges,
+    RowBits,
     Scratch,
     SearchPlan,
     TableWords,
@@ -159,7 +160,7 @@ def _search_one(
     square: Any,
     scratch: Scratch,
     row: int,
-    within: Any,
+    within: RowBits,
 ) -> tuple[Any, Any, Any]:
     """Answer one query into the scratch; return how many answers there are, sorted.
 
@@ -211,7 +212,7 @@ def search_tree(
     words: TableWords,
     queries: NDArray[np.float32],
     scratch: Scratch,
-    within: Any,
+    within: RowBits,
     ids: NDArray[np.int64],
     distances: NDArray[np.float32],
     visits: NDArray[np.int64],
@@ -219,7 +220,7 @@ def search_tree(
     """Answer queries, a block of distance tables at a time.
 
     queries : (>= q, d) float32, one or two rows or whole tiles
-    within : RowBits, which rows may be answers; None when all may
+    within : which rows may be answers
     ids, distances : (q, k) int64 and float32, nearest first, -1 and inf where there are fewer
     visits : (q, 2) int64, nodes and leaves scored
     """

@@ -31,6 +31,7 @@ from aggtree.engine.scan.first_level import (
 from aggtree.engine.scan.records import LABELS, PlaneTables, RowBits, Scratch, SearchPlan
 from aggtree.engine.scan.scratch import make_plane_tables, make_scratch, sieve_index
 from aggtree.engine.scan.table_kernels import distance_tables
+from aggtree.engine.search.filters import ALL_ROWS
 from aggtree.engine.search.plane_search_kernels import search_planes
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
 from aggtree.engine.search.request import check_queries, chosen_params, default_plane_search, default_search
@@ -110,7 +111,7 @@ class Searcher:
         self._leaf_base = self._node_centre = np.float32(0)
         self._regions = regions(self._words, self._first.groups)
         self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[ThreadMemory]]] = {}
-        self._entries: dict[bool, Callable[..., None]] = {}
+        self._entry: Callable[..., None] | None = None
 
     @property
     def trees(self) -> tuple[Tree, ...]:
@@ -256,12 +257,11 @@ class Searcher:
             scratch = spare.pop()
         except IndexError:  # between a look at the list and the pop another thread might take the last
             scratch = self._make_memory(plan)
-        arguments = (self._scored, plan, self._words, queries, *scratch, within, ids, distances, visits)
-        entry = self._entries.get(within is None)
-        if entry is None:
-            kernel = search_planes if self.planes else search_tree
-            entry = self._entries[within is None] = compiled_entry(kernel, arguments)
-        entry(*arguments)
+        allowed = ALL_ROWS if within is None else within
+        arguments = (self._scored, plan, self._words, queries, *scratch, allowed, ids, distances, visits)
+        if self._entry is None:
+            self._entry = compiled_entry(search_planes if self.planes else search_tree, arguments)
+        self._entry(*arguments)
         spare.append(scratch)
 
     def _make_memory(self, plan: SearchPlan) -> ThreadMemory:

@@ -15,10 +15,9 @@ Rules for kernels (modules named `*_kernels.py`):
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
 
-from aggtree.engine.simd.kernel_cache import KernelCache
+from aggtree.engine.simd.kernel_compiler import compiled
 from aggtree.engine.simd.primitive import JIT
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,18 +31,16 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def _compiled(function: Function, **options: Any) -> Function:
+def _compiled(function: Function, *, inlined: bool) -> Function:
     if not JIT:
         # As in machine code, integers wrap around and floats overflow to infinity.
         return np.errstate(all="ignore")(function)
-    dispatcher: Any = numba.njit(**OPTIONS, **options)(function)
-    dispatcher._cache = KernelCache(function)
-    return cast(Function, dispatcher)
+    return cast(Function, compiled(function, OPTIONS, inlined=inlined))
 
 
 def kernel(function: Function) -> Function:
     """Compile `function` on first call and cache the machine code on disk."""
-    return _compiled(function)
+    return _compiled(function, inlined=False)
 
 
 def inlined(function: Function) -> Function:
@@ -52,4 +49,4 @@ def inlined(function: Function) -> Function:
     A call passes every array of every tuple separately on the stack, about seven words each: for a kernel
     that takes the tree and the scratch memory, that costs as much as sieving a hundred leaves.
     """
-    return _compiled(function, forceinline=True)
+    return _compiled(function, inlined=True)

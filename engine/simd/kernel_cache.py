@@ -30,6 +30,7 @@ from zlib import crc32
 
 import llvmlite
 import numba
+from llvmlite.binding import address_of_symbol
 from numba.core import config
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
@@ -77,6 +78,15 @@ def is_trusted(place: Path) -> bool:
     except OSError:
         return False
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o002
+
+
+def first_writable_place() -> Path | None:
+    """Where compiled code will be kept; None when nowhere."""
+    for place in places():
+        existing = next(folder for folder in (place, *place.parents) if folder.exists())
+        if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+            return place
+    return None
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -134,7 +144,6 @@ class KernelCache(_Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled code of a signature; None if no place has it."""
-        target_context.refresh()
         if not self._enabled:
             return None
         name = self._file_name(sig, target_context.codegen())
@@ -143,14 +152,18 @@ class KernelCache(_Cache):
             with contextlib.suppress(Exception):
                 content = (place / name).read_bytes()
                 if is_trusted(place) and crc32(content[4:]) == int.from_bytes(content[:4], "little"):
-                    return NUMBA_RESULT._rebuild(target_context, *pickle.loads(content[4:]))
+                    externals, *state = pickle.loads(content[4:])
+                    # Registering all that numba can compile takes longer than to load code that is compiled.
+                    if not all(address_of_symbol(symbol) for symbol in externals):
+                        target_context.refresh()
+                    return NUMBA_RESULT._rebuild(target_context, *state)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save compiled code in the first writable place."""
         if not self._enabled or data.lifted or data.library.has_dynamic_globals:
             return
-        payload = pickle.dumps(data._reduce(), protocol=-1)
+        payload = pickle.dumps((data.library.external_symbols(), *data._reduce()), protocol=-1)
         keep(self._file_name(sig, data.codegen), crc32(payload).to_bytes(4, "little") + payload)
 
     def _file_name(self, signature: Any, codegen: Any) -> str:

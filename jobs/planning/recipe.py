@@ -24,6 +24,7 @@ from aggtree.engine.tree.planes import allows_planes
 from aggtree.jobs.planning import defaults
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
+from aggtree.jobs.planning.training_rows import training_rows
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.sources.base import VectorSource
@@ -212,7 +213,9 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
     if choices.dictionaries is None or isinstance(choices.dictionaries, int):
         if choices.continue_training:
             raise ValueError("continue_training: `dictionaries` names no index to continue from")
-        return choose_recipe(source.rows, choices), None
+        recipe = choose_recipe(source.rows, choices)
+        check_training_rows(source, recipe)
+        return recipe, None
     index = Path(choices.dictionaries)
     manifest = read_manifest(index)
     if choices.words is not None:
@@ -251,6 +254,30 @@ def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:
         skip_invalid=chosen.skip_invalid,
         metric=chosen.metric,
     )
+
+
+def check_training_rows(source: VectorSource, recipe: Recipe) -> None:
+    """ValueError if training would read fewer rows than a dictionary that it starts from scratch has words.
+
+    Rows that are skipped because of invalid values are not known yet.
+    """
+    words = recipe.words
+    wide = CodeLayout(words).wide
+    found = training_rows(source.rows, recipe.batch_rows, recipe.train_rows, words[0] if wide else 0)
+    batch = found.batches[0][1] - found.batches[0][0]
+    first = sum(stop - start for start, stop in found.first) or batch
+    narrow = max(words[wide:], default=0)
+    if wide and first < words[0]:
+        few, size = first, words[0]
+    elif batch < narrow:
+        few, size = batch, narrow
+    else:
+        return
+    if source.rows < size:
+        remedy = "add vectors or use fewer words"
+    else:
+        remedy = f"raise train_rows and batch_rows to {size:,} or more, or use fewer words"
+    raise ValueError(f"{source.spec}: {few:,} rows to train on cannot teach {size:,} words: {remedy}")
 
 
 def choose_words(rows: int, choices: Choices) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ The location changes no byte of the codes, so it is not part of the recipe; the 
 it. Codes may be moved between two runs: all recorded shards must then be at the new location.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.storage.errors import BuildMismatchError, DiskError, IndexFormatError, UnreachableError
 from aggtree.storage.index.code_store import CodeStore, ShardRecord, create_code_store
-from aggtree.storage.index.file_record import FileRecord
+from aggtree.storage.index.file_record import FileRecord, RemoteCodes
 from aggtree.storage.index.format import CODES
 from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.places import seal_of
 from aggtree.storage.remote_files import is_url
 from aggtree.storage.work.job_record import JobRecord
 
@@ -57,8 +59,8 @@ def move_codes(job: JobRecord, codes: str | None) -> JobRecord:
 
 
 def check_built_place(segment: SegmentManifest, index: Path, codes: str | None) -> None:
-    """Refuse another location for the codes of a finished segment."""
-    place = str(segment.codes_at(index))
+    """Refuse another place for the codes of a segment that is finished."""
+    place = segment.codes.location if segment.codes else str(index / segment.directory / CODES)
     if codes is not None and codes != place:
         raise BuildMismatchError(f"{index}: built already, with its codes at {place}; leave out `codes`")
 
@@ -78,6 +80,13 @@ def store_records(job: JobRecord, store: CodeStore) -> tuple[FileRecord, ...]:
         )
     directory = "" if job.codes else f"{job.build_directory.name}/{CODES}"
     return tuple(store.file_records(directory, shards))
+
+
+def remote_codes(job: JobRecord, files: Sequence[FileRecord]) -> RemoteCodes | None:
+    """What the manifest records of codes at a URL; None of codes in the index directory."""
+    if not job.codes:
+        return None
+    return RemoteCodes(location=job.codes, files=tuple(files), seal=seal_of(job.codes))
 
 
 def open_codes(job: JobRecord, recipe: Recipe) -> CodeStore:

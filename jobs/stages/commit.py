@@ -70,7 +70,7 @@ def _compacted(now: IndexManifest, made: SegmentManifest) -> SegmentManifest:
     """One segment of all rows, which records where each came from."""
     pieces = now.all_pieces
     if len(pieces) == 1:
-        return replace(made, vectors=pieces[0].vectors)
+        return replace(made, vectors=pieces[0].vectors, vectors_seal=pieces[0].vectors_seal)
     return replace(made, pieces=pieces)
 
 

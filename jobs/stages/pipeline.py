@@ -33,7 +33,7 @@ from aggtree.jobs.stages.build import (
     load_splits,
     save_splits,
 )
-from aggtree.jobs.stages.code_location import open_codes, shard_records, store_records
+from aggtree.jobs.stages.code_location import open_codes, remote_codes, shard_records, store_records
 from aggtree.jobs.stages.commit import placed
 from aggtree.jobs.stages.drift import DRIFT_ROWS, note_training_error
 from aggtree.jobs.stages.encode import EncodeTask, encode_shard
@@ -46,7 +46,6 @@ from aggtree.storage.errors import JobError, SourceError
 from aggtree.storage.index.build_report import write_report
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_state
-from aggtree.storage.index.file_record import RemoteCodes
 from aggtree.storage.index.format import DICTIONARIES
 from aggtree.storage.index.manifest import commit_manifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
@@ -281,6 +280,7 @@ class Stages:
             progress=advance,
         )
         codes = store_records(self.job, self._code_store())
+        vectors, vectors_seal = source_location(self.job)
         return describe_build(
             self.job.index,
             self.job.build,
@@ -289,8 +289,9 @@ class Stages:
             source_rows=self.rows,
             parameters=self.job.parameters,
             source=self.job.source,
-            remote_codes=RemoteCodes(location=self.job.codes, files=codes) if self.job.codes else None,
-            vectors=source_location(self.job),
+            remote_codes=remote_codes(self.job, codes),
+            vectors=vectors,
+            vectors_seal=vectors_seal,
             metric=self.recipe.metric,
             own_ids=own_ids_record(self.job),
         )

@@ -14,11 +14,11 @@ from typing import Any
 
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import AggtreeError, IndexFormatError
+from aggtree.storage.index.format import REPORT
 from aggtree.storage.sealed_json import read_beside, write_sealed
 from aggtree.storage.work.job_facts import add_figures, read_facts
 from aggtree.storage.work.job_record import JobRecord
 
-REPORT = "report.json"
 FORMAT = "aggtree build report"
 VERSION = 1
 

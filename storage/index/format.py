@@ -9,6 +9,8 @@
         tree/<array>         raw little-endian arrays, no header; dtype and length are in the manifest
         own_ids              the user's id of each row, int64, if there are any
       live-<crc>             a bit for each row that was not deleted, if any was
+      report.json            what the build took; optional, beside the index
+      tuning.json            what was measured by searching; optional, beside the index
       work-<id>/             state of a build that is not finished
       lock                   names the process that builds
 
@@ -16,6 +18,7 @@ The tree's nodes are in breadth-first order, level after level, leaves in the or
 the position of every level follows from the counts per level: `TreeCounts` derives all lengths.
 """
 
+import re
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -39,9 +42,12 @@ FIRST_GROUPS = "first_level"
 CODES = "codes.zarr"
 TREE = "tree"
 OWN_IDS = "own_ids"
+REPORT = "report.json"
+TUNING = "tuning.json"
 LIVE_PREFIX = "live-"
 BUILD_PREFIX = "build-"
 WORK_PREFIX = "work-"
+BUILD_ID = re.compile(r"[0-9a-f]{12}")
 
 MAX_COUNT = 2**48
 """Nodes, leaves and rows stay below, so that no product of counts and bytes overflows 64 bits."""

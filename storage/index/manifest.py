@@ -43,7 +43,10 @@ from aggtree.storage.index.format import (
 from aggtree.storage.index.segment_manifest import SegmentManifest, check_segment
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.version import __version__
+from aggtree.storage.work.directory import work_in
 
+MOST_WORDS = 300
+"""Characters of an error that may repeat what a manifest states."""
 _LIVE = re.compile(LIVE_PREFIX + r"[0-9a-f]{8}")
 
 
@@ -175,8 +178,7 @@ def read_manifest(index: Path) -> IndexManifest:
     path = index / MANIFEST
     with explained(path):
         if not path.is_file():
-            remedy = "the build is not finished, run it again" if index.is_dir() else "no such directory"
-            raise IndexFormatError(f"{index}: no index here ({remedy})")
+            raise IndexFormatError(f"{index}: no index here ({_what_is_there(index)})")
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the manifest of an index")
@@ -189,7 +191,17 @@ def read_manifest(index: Path) -> IndexManifest:
             raise ValueError(f"version {record['version']} of an index of version {manifest.version}")
         return manifest
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IndexFormatError(f"{path}: contradicts itself: {error}") from error
+        what = " ".join(str(error).split())[:MOST_WORDS]
+        raise IndexFormatError(f"{path}: contradicts itself: {what}") from error
+
+
+def _what_is_there(index: Path) -> str:
+    """What a directory without a manifest is instead of an index."""
+    if any(work_in(index)):
+        return "the build is not finished, run it again"
+    if index.is_dir():
+        return f"a directory without {MANIFEST}; name that of an index, or build one"
+    return "a file, not a directory" if index.exists() else "no such directory"
 
 
 def commit_manifest(index: Path, manifest: IndexManifest) -> None:

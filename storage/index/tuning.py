@@ -14,9 +14,9 @@ from typing import Any
 from aggtree.engine.search.tuned import TunedPoint, Tuning
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.index.format import TUNING
 from aggtree.storage.sealed_json import read_beside, write_sealed
 
-TUNING = "tuning.json"
 FORMAT = "aggtree tuning"
 VERSION = 1
 

@@ -130,12 +130,13 @@ def describe_build(
     own_ids: FileRecord | None = None,
     remote_codes: RemoteCodes | None = None,
     vectors: str = "",
+    vectors_seal: str = "",
     metric: Metric = "l2",
 ) -> SegmentManifest:
     """The segment of a build whose dictionaries, codes and tree are in place.
 
     codes : files of the code store inside the index; none if it has `remote_codes`.
-    vectors : location that opens the source again, or "".
+    vectors : what opens the source again, or "". vectors_seal : that of the user who named it.
     own_ids : the file of own ids, if there is one.
     """
     path = f"{build_name(build)}/{DICTIONARIES}"
@@ -158,6 +159,7 @@ def describe_build(
         source=dict(source),
         codes=remote_codes,
         vectors=vectors,
+        vectors_seal=vectors_seal,
         metric=metric,
     )
 

@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from aggtree.storage.array_file import ArrayFile
 from aggtree.storage.checksums import BLOCK, block_ranges, crc32c
 from aggtree.storage.errors import AggtreeError, DiskError, IndexFormatError
+from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.code_store import METADATA, CodeStore
 from aggtree.storage.index.dictionary_file import DICTIONARY_KIND
 from aggtree.storage.index.file_record import FileRecord, RemoteCodes, file_problem
-from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, TREE
+from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, REPORT, TREE, TUNING
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.opened.segments import OpenSegment
 from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.index.tuning import read_tuning
 from aggtree.storage.row_bits import deleted_rows
 from aggtree.storage.verify.deep import rows_of_other_codes
 from aggtree.storage.verify.norms import norm_checks
@@ -92,6 +94,7 @@ def verify_index(
         for item in _check_segment(index, segment, meter, workers, deep=deep)
     ]
     damage += _check_live(index, manifest)
+    damage += _check_beside(index, manifest)
     if damage and read_manifest(index) != manifest:
         # Replaced meanwhile, its files removed: the index is another one now.
         return verify_index(index, progress, workers, deep=deep)
@@ -126,6 +129,19 @@ def _check_live(index: Path, manifest: IndexManifest) -> Iterator[Damage]:
         yield Damage(record.path, -1, f"deletes other than {manifest.live.deleted:,} rows")
 
 
+def _check_beside(index: Path, manifest: IndexManifest) -> Iterator[Damage]:
+    """Whether what is kept beside the index can be read: the report of its build, and what was measured."""
+    readers: tuple[tuple[str, Callable[[], object]], ...] = (
+        (REPORT, lambda: read_report(index, manifest.first_segment.build)),
+        (TUNING, lambda: read_tuning(index, manifest.identity)),
+    )
+    for name, read in readers:
+        try:
+            read()
+        except AggtreeError as error:
+            yield Damage(name, -1, str(error).removeprefix(f"{index / name}: "))
+
+
 def _check_segment(
     index: Path, segment: SegmentManifest, meter: _Meter, workers: int, *, deep: bool
 ) -> list[Damage]:
@@ -134,7 +150,7 @@ def _check_segment(
     for check in (_check_dictionaries, _check_codes):
         damage += check(index, segment)
     if segment.codes is not None:
-        damage += _check_remote_codes(segment.codes, segment, meter.advance, workers)
+        damage += _check_remote_codes(index, segment.codes, segment, meter.advance, workers)
     if not any(f"/{TREE}/" in item.file for item in damage):
         damage += _check_tree(index, segment, workers, every_node=deep)
     if deep and not damage:
@@ -278,13 +294,17 @@ def _check_store(store: CodeStore, metadata: str, shards: int, segment: SegmentM
 
 
 def _check_remote_codes(
-    codes: RemoteCodes, segment: SegmentManifest, advance: Callable[[int], None], workers: int
+    index: Path,
+    codes: RemoteCodes,
+    segment: SegmentManifest,
+    advance: Callable[[int], None],
+    workers: int,
 ) -> list[Damage]:
     """Compare every byte of a store outside the index; a single damage if it cannot be opened."""
     metadata = f"{codes.location}/{METADATA}"
     try:
-        store = CodeStore.open(codes.location)
-    except (IndexFormatError, DiskError) as error:
+        store = CodeStore.open(segment.codes_at(index))
+    except AggtreeError as error:
         return [Damage(metadata, -1, str(error).removeprefix(f"{metadata}: "))]
     damage = list(_check_store(store, metadata, len(codes.files) - 1, segment))
 

@@ -22,13 +22,15 @@ FACTS = "facts.json"
 class JobFacts:
     """Facts about a job; None if unknown.
 
-    vectors : location of the source; "" for an array.
+    vectors : what opens the source again; "" for an array, which nothing opens again.
+    vectors_seal : of the user who named `vectors`; see `storage/places.py`.
     own_ids : the file of the user's own ids, once they are copied.
     training_error : mean squared error of the rows that the dictionaries were trained on.
     figures : time and memory of each finished stage, in the order in which they ended.
     """
 
     vectors: str | None = None
+    vectors_seal: str = ""
     own_ids: FileRecord | None = None
     training_error: float | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
@@ -36,6 +38,7 @@ class JobFacts:
     def to_json(self) -> dict[str, Json]:
         record: dict[str, Json] = {"figures": [dict(stage) for stage in self.figures]}
         record |= {"vectors": self.vectors} if self.vectors is not None else {}
+        record |= {"vectors_seal": self.vectors_seal} if self.vectors_seal else {}
         record |= {"own_ids": self.own_ids.to_json()} if self.own_ids else {}
         return record | ({"training_error": self.training_error} if self.training_error is not None else {})
 
@@ -44,6 +47,7 @@ class JobFacts:
         error = record.get("training_error")
         return cls(
             vectors=as_text(record["vectors"]) if "vectors" in record else None,
+            vectors_seal=as_text(record.get("vectors_seal", "")),
             own_ids=FileRecord.from_json(record["own_ids"]) if "own_ids" in record else None,
             training_error=None if error is None else as_number(error),
             figures=tuple(dict(stage) for stage in record["figures"]),

@@ -36,6 +36,7 @@ from aggtree.storage.index.format import (
 )
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.sealed_json import read_sealed, write_sealed
+from aggtree.storage.work.directory import builds_in, work_in
 
 JOB = "job.json"
 DONE = "done"
@@ -138,7 +139,7 @@ def start_job(
     job = JobRecord(index, build_id(parameters, source), parameters, source, codes, task)
     with suppress(IndexFormatError):  # a damaged record is written again: the id stands for its content
         job = _read_job(job.work_directory) or job
-    for work in sorted(index.glob(f"{WORK_PREFIX}*")):
+    for work in list(work_in(index)):
         if work != job.work_directory:
             if not replace:
                 _refuse(job, f"{index}: holds an unfinished build", _read_job(work))
@@ -146,7 +147,7 @@ def start_job(
     committed = _committed(index, replace=replace)
     if committed and not replace and task == "build" and job.build not in committed:
         _refuse(job, f"{index}: holds an index", next(iter(committed.values())))
-    for build in sorted(index.glob(f"{BUILD_PREFIX}*")):
+    for build in list(builds_in(index)):
         if build != job.build_directory and build.name.removeprefix(BUILD_PREFIX) not in committed:
             remove_tree(build)
     remove_temporaries(index)
@@ -159,7 +160,7 @@ def finish_job(index: Path) -> None:
     """Remove files that the manifest does not name: work directories, older builds and deletions."""
     manifest = read_manifest(index)
     kept = {segment.directory for segment in manifest.segments}
-    for path in (*index.glob(f"{WORK_PREFIX}*"), *index.glob(f"{BUILD_PREFIX}*")):
+    for path in (*work_in(index), *builds_in(index)):
         if path.name not in kept:
             remove_tree(path)
     remove_old_live(index, manifest)
@@ -175,7 +176,7 @@ def remove_old_live(index: Path, manifest: IndexManifest) -> None:
 
 def unfinished_jobs(index: Path) -> list[JobRecord]:
     """Builds that were started in `index` and not committed."""
-    jobs = (_read_job(work) for work in sorted(index.glob(f"{WORK_PREFIX}*")))
+    jobs = (_read_job(work) for work in work_in(index))
     return [job for job in jobs if job]
 
 

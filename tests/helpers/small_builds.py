@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.params import AnnealingParams
 from aggtree.jobs.planning.recipe import Choices, Recipe, choose_recipe
-from aggtree.storage.index.build_report import REPORT
-from aggtree.storage.index.format import MANIFEST
+from aggtree.storage.index.format import MANIFEST, REPORT
 from aggtree.storage.sealed_json import seal, unseal
 from helpers.sizes import sized
 
@@ -67,7 +66,8 @@ def _without_place(path: Path) -> bytes:
     if path.name != MANIFEST:
         return data
     record = unseal(data, str(path))
-    record.pop("vectors", None)
+    for name in ("vectors", "vectors_seal"):
+        record.pop(name, None)
     return seal(record)
 
 

@@ -20,6 +20,7 @@ from aggtree.engine.search.searcher import Searcher
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree
 from aggtree.jobs.build import build, continue_build
+from aggtree.jobs.plan import plan as plan_build
 from aggtree.jobs.planning import plan
 from aggtree.jobs.planning.training_rows import batch_ranges
 from aggtree.jobs.running import executors
@@ -39,6 +40,7 @@ from aggtree.storage.errors import (
 )
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_dictionaries
+from aggtree.storage.index.format import REPORT
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.verify.index import verify_index
@@ -189,6 +191,37 @@ def test_damage_is_repaired_from_what_is_whole(
         assert not result.already_built
     assert contents(index) == contents(reference)
     assert build(source, index, workers=0, repair=True, **SMALL).already_built
+
+
+def test_a_damaged_report_is_found_and_removed_by_a_repair(
+    source: Path, reference: Path, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(reference, index)
+    data = bytearray((index / REPORT).read_bytes())
+    data[len(data) // 2] ^= 1
+    (index / REPORT).write_bytes(data)
+    assert [damage.file for damage in verify_index(index)] == [REPORT]
+    assert build(source, index, workers=0, repair=True, **SMALL).already_built
+    assert verify_index(index) == []
+    assert contents(index) == contents(reference)
+
+
+def test_a_folder_of_others_is_left_alone(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear reader")
+    for over in (False, True):
+        with pytest.raises(BuildMismatchError, match=r"mine: holds letter.txt, which belongs to no index"):
+            build(source, tmp_path / "mine", workers=0, replace=over, **SMALL)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+
+
+def test_too_few_training_rows_are_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2,000 rows to train on cannot teach 2,500 words"):
+        build(source, tmp_path / "index", workers=0, **SMALL | {"words": (2500, 8, 8)})
+    with pytest.raises(ValueError, match="cannot teach 2,500 words"):
+        plan_build(source, words=(2500, 8, 8), train_rows=2000, workers=0)
+    assert not (tmp_path / "index").exists()
 
 
 def test_two_builders_do_not_meet(source: Path, tmp_path: Path) -> None:

@@ -12,16 +12,20 @@ import pytest
 from helpers.small_index import make_index, make_sample
 
 from aggtree.engine.params import TreeParams
+from aggtree.engine.search.tuned import Tuning
 from aggtree.engine.tree.check_kernels import add_leaf_sums, code_sum, disordered_leaf, mark_ids
 from aggtree.engine.tree.layout import build_tree, record_sizes
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.index import build_report
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_dictionaries, save_dictionaries
 from aggtree.storage.index.file_record import FileRecord
-from aggtree.storage.index.format import DICTIONARIES, MANIFEST
+from aggtree.storage.index.format import DICTIONARIES, MANIFEST, REPORT, TUNING
 from aggtree.storage.index.manifest import IndexManifest, commit_manifest
 from aggtree.storage.index.reader import open_index
+from aggtree.storage.index.tuning import write_tuning
 from aggtree.storage.index.writer import file_record
+from aggtree.storage.sealed_json import write_sealed
 from aggtree.storage.verify import deep as deep_checks
 from aggtree.storage.verify import index as verify
 from aggtree.storage.verify import norms as norm_checks
@@ -49,6 +53,23 @@ def test_a_whole_index_has_no_damage(tmp_path, monkeypatch, name):
     assert verify_index(tmp_path / "i", lambda *now: told.append(now), workers=2) == []
     size = sum(record.bytes for record in manifest.all_files)
     assert told[-1] == (size, size)
+
+
+def test_every_changed_bit_beside_the_index_is_found(tmp_path):
+    manifest = make_index(tmp_path / "i")
+    report = {"format": build_report.FORMAT, "version": build_report.VERSION, "build": manifest.identity}
+    write_sealed(tmp_path / "i" / REPORT, report | {"stages": [], "distortions": [1.5], "rounds": 0})
+    write_tuning(tmp_path / "i", Tuning(build=manifest.identity))
+    assert verify_index(tmp_path / "i") == []
+    for name in (REPORT, TUNING):
+        data = (tmp_path / "i" / name).read_bytes()
+        for place in range(0, len(data), 7):
+            changed = bytearray(data)
+            changed[place] ^= 1 << place % 8
+            (tmp_path / "i" / name).write_bytes(changed)
+            assert [damage.file for damage in verify_index(tmp_path / "i")] == [name], place
+        (tmp_path / "i" / name).unlink()
+    assert verify_index(tmp_path / "i") == []
 
 
 def test_every_changed_bit_is_found(tmp_path):

@@ -88,6 +88,7 @@ class Snapshot:
     def nearest(self, queries: ArrayLike, request: SearchRequest) -> tuple[Answer, SearchCounts]:
         """The k nearest of each query, by own ids if there are any, and how much each query visited."""
         found, counts = find_nearest(self.space, queries, request)
+        self._check_rows(found.ids)
         if self.own_ids is not None:
             found = Answer(self.own_ids.of_rows(found.ids), found.distances)
         return found, counts
@@ -95,9 +96,18 @@ class Snapshot:
     def within_radius(self, queries: ArrayLike, request: SearchRequest) -> RangeAnswer:
         """All that a search visits within the radius of each query."""
         found = find_within_radius(self.space, queries, request)
+        self._check_rows(found.ids)
         if self.own_ids is not None:
             found = found._replace(ids=self.own_ids.of_rows(found.ids))
         return found
+
+    def _check_rows(self, rows: NDArray[np.int64]) -> None:
+        """IndexFormatError for a row that the index does not have; nothing else reads all rows of a tree."""
+        # -1, which is no answer, becomes 0; other numbers below 0 become large.
+        known = self.manifest.all_source_rows
+        if (rows + 1).view(np.uint64).max(initial=0) > known:
+            wrong = rows[(rows < -1) | (rows >= known)][0]
+            raise IndexFormatError(f"{self.path}: row {wrong} in a tree of {known} rows: damaged, verify it")
 
     def filter(self, within: Within) -> Filter:
         """The rows a user allows, without deleted ones."""

@@ -23,6 +23,7 @@ from aggtree.storage.errors import SourceError
 from aggtree.storage.index.file_record import SourcePiece
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.opened.raw_vectors import RawVectors
+from aggtree.storage.places import may_open, refusal
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source
 from aggtree.storage.sources.joined import JoinedSource, rows_of
@@ -190,6 +191,8 @@ def _is_location(vectors: Vectors | None) -> bool:
 def _recorded_source(index: Path, piece: SourcePiece) -> VectorSource:
     if not piece.vectors:
         raise SourceError(f"{index}: was built from an array, exact distances need it again: {REMEDY}")
+    if not may_open(piece.vectors, piece.vectors_seal):
+        raise SourceError(refusal(index, "vectors", piece.vectors, REMEDY))
     try:
         return open_source(piece.vectors)
     except SourceError as error:

@@ -154,7 +154,7 @@ def test_filtered_answers_come_from_the_allowed_rows() -> None:
     allowed[ids[::3]] = True
     bits = np.packbits(allowed, bitorder="little")
     bits.flags.writeable = False
-    within = RowBits(bits, np.uint64(0))
+    within = RowBits(bits, np.uint64(0), False)
     answer, _ = searcher.search_with_counts(random_queries(3), 50, SearchParams.unlimited(), within=within)
     assert (answer.ids >= 0).all() and allowed[answer.ids].all()
 

@@ -20,8 +20,9 @@ from aggtree.jobs.report import figures as report_figures
 from aggtree.jobs.report.figures import IndexFigures, collect, spread_places
 from aggtree.jobs.running.memory import MemoryTrace
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.index.build_report import REPORT, read_report
+from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.code_store import CodeStore
+from aggtree.storage.index.format import REPORT
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 

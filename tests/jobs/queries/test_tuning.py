@@ -22,7 +22,8 @@ from aggtree.jobs.running.progress import make_progress
 from aggtree.jobs.search import share_found
 from aggtree.jobs.tune import QuerySet, Resources, exact_queries, sampled_queries, tune_opened, without
 from aggtree.storage.errors import IndexFormatError, SourceError
-from aggtree.storage.index.tuning import TUNING, point_from_json, point_to_json, read_tuning, write_tuning
+from aggtree.storage.index.format import TUNING
+from aggtree.storage.index.tuning import point_from_json, point_to_json, read_tuning, write_tuning
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 K = 5
