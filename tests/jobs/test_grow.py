@@ -21,6 +21,7 @@ import aggtree
 from aggtree.engine.search import nearest
 from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.segment_kernels import merge_answers
+from aggtree.jobs import tune as tune_job
 from aggtree.jobs.append import DRIFTED
 from aggtree.jobs.build import continue_build
 from aggtree.jobs.cli.main import cli
@@ -484,9 +485,11 @@ def test_the_command_line(place: Path, grown: Path) -> None:
     assert "3,090 rows" in run("info", grown)
 
 
-def test_tuning_belongs_to_the_trees(place: Path, grown: Path) -> None:
+def test_tuning_belongs_to_the_trees(place: Path, grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TIMED_QUERIES": 3, "TURNS": 1, "BELOW": (0.01, 1.0)}.items():
+        monkeypatch.setattr(tune_job, name, value)
     aggtree.delete(grown, range(40, 90))
-    arguments = ["tune", str(grown), "--sample", "60", "-k", "5", "--json"]
+    arguments = ["tune", str(grown), "--sample", str(sized(60, 12)), "-k", "5", "--json"]
     answer = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
     points = json.loads(answer.output.splitlines()[-1])["points"]
