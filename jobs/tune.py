@@ -18,6 +18,7 @@ from aggtree.engine.params import SearchParams
 from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.tuned import TunedPoint, pareto
 from aggtree.jobs.exact import exact_neighbours
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 from aggtree.jobs.running.memory import parse_size
 from aggtree.jobs.running.progress import Progress, ProgressChoice, make_progress
@@ -257,7 +258,7 @@ def tune(
     """
     if ground_truth is not None and queries is None:
         raise SourceError("ground_truth without queries: name the queries whose true neighbours these are")
-    threads, allowed = len(os.sched_getaffinity(0)), parse_size(memory)
+    threads, allowed = usable_cores(), parse_size(memory)
     with open_index(index, vectors) as opened, make_progress(progress) as listener:
         resources = Resources(threads=threads, allowed=allowed, progress=listener)
         if queries is None:

@@ -24,7 +24,7 @@ TITLES = {
 
 
 def title_of(prefix: str) -> str:
-    """What a data set is, for readers of a table."""
+    """The title of a data set in tables."""
     return TITLES.get(prefix, prefix)
 
 

@@ -3,8 +3,7 @@
     python -m bench numbers [--check]
 
 `make numbers DATA=DIR` runs the benchmarks of the README first. Ratios compare figures of one run on one core
-count; rows that speak against us are kept. --check writes nothing and names the files that are not what the
-results make of them; a test does the same.
+count; unfavourable rows are kept. --check writes nothing and lists the stale files; a test does the same.
 """
 
 import sys
@@ -129,7 +128,7 @@ def quantizer_part(lines: list[dict[str, Any]], prefix: str) -> str:
 
 
 def make() -> Output:
-    """Every generated file, from the results as they are."""
+    """Generate every file from the results."""
     output = Output()
     searches = record.read("recall_time")
     found = [search_part(searches[-1]) if searches else MISSING]

@@ -25,7 +25,7 @@ def plane_count(layout: CodeLayout, norm_bytes: int) -> int:
 
 
 def plane_bytes(leaves: int, layout: CodeLayout, norm_bytes: int) -> int:
-    """Bytes of the records of so many leaves."""
+    """Bytes of the records of the given number of leaves."""
     blocks = -(-leaves // BLOCK_LEAVES)
     return blocks * BLOCK_LEAVES * plane_count(layout, norm_bytes) + SPARE_BYTES
 

@@ -1,6 +1,5 @@
 """The frame of every job that writes an index: options, plan, lock, workers, time and memory."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.plan import Plan, StageName, make_plan
 from aggtree.jobs.planning.recipe import Recipe
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.running.memory import MemoryMeter, format_size, parse_size
 from aggtree.jobs.running.progress import ProgressChoice, make_progress
 from aggtree.storage.errors import IndexFormatError
@@ -72,7 +72,7 @@ class RunOptions:
     def most_workers(self) -> int:
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers {self.workers}: expected 0 or more")
-        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+        return usable_cores() if self.workers is None else self.workers
 
 
 @dataclass(frozen=True, kw_only=True)

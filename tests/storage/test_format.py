@@ -1,4 +1,4 @@
-"""Indexes of all format versions stay readable, and the specification page says what the code says."""
+"""Indexes of all format versions stay readable, and the specification page matches the code."""
 
 import json
 

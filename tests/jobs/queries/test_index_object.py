@@ -35,7 +35,7 @@ def queries() -> np.ndarray:
     return vectors(9, seed=1)
 
 
-def test_an_index_says_how_it_answers(place: Path) -> None:
+def test_an_index_has_default_parameters(place: Path) -> None:
     with aggtree.open(place / "rows") as index:
         assert index.metric == "l2"
         # Twice as many nodes as without re-ranking.

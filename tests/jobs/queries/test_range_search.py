@@ -50,7 +50,7 @@ def exact(radius: float, mask: np.ndarray | None = None) -> list[list[tuple[floa
 def test_with_the_vectors_it_is_exact(
     place: Path, radius: float, share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Queries are asked again for more answers, and both ways of filters are gone.
+    # Queries are repeated for more answers, and both kinds of filters are used.
     monkeypatch.setattr(ranges, "FIRST_ANSWERS", 3)
     monkeypatch.setattr(nearest, "SCAN_ROWS", 50)
     mask = None if share is None else np.random.default_rng(0).random(ROWS) < share
