@@ -1,4 +1,4 @@
-"""The records that the kernels of a search are given; `scratch` allocates those that are written to."""
+"""Records passed to the kernels of a search; `scratch` allocates those that are written to."""
 
 from typing import NamedTuple
 

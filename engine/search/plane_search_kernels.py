@@ -1,7 +1,7 @@
 """Kernel that answers queries from a tree whose leaves are stored in planes.
 
 All leaves hang from nodes of level 1. The rules of `search_kernels` hold: the range of leaves read from a
-node is cut to the leaves there are, so that a damaged file gives a wrong answer and never a crash.
+node is clipped to the existing leaves, so that a damaged file gives a wrong answer and never a crash.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Kernels that answer queries from a tree.
 
-A corrupt file must be an error or a wrong answer, never a crash, and nothing here checks bounds. So:
+A corrupt file must cause an error or a wrong answer, never a crash, and nothing here checks bounds. So:
 
 - the range of children (leaves) read from a node is cut to the next level (the node's own level), whose
   ends were checked when the tree was opened; a range that runs backwards is empty;
@@ -74,7 +74,7 @@ def _prefetch_starts(tree: Tree, level: int, numbers: NDArray[np.uint64], kept: 
 
 @kernel
 def _prefetch_query(tree: Tree, first: FirstLevel, scratch: FirstScratch, row: int) -> None:
-    """Prefetch what a query begins with: words and offsets of its nodes, which are far apart in memory."""
+    """Prefetch the words and offsets of the first nodes of a query, which are far apart in memory."""
     size = first.words.shape[1] * first.words.itemsize
     for i in range(scratch.near_counts[row]):
         word = np.int64(first.labels[np.int64(scratch.near[row, i])])
@@ -105,7 +105,7 @@ def node_ranges(tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int
 
 @kernel
 def _append(best: Best, count: int, values: NDArray[np.float32], rows: int, number: int) -> Any:
-    """Add entries number, number + 1, ... that there is room for; return how many there are then."""
+    """Append entries number, number + 1, ... as far as there is room; return the new length."""
     ranks, numbers = best.ranks[count : count + rows], best.numbers[count : count + rows]
     for j in range(rows):
         # What a corrupt file makes no number of is far away.

@@ -165,10 +165,10 @@ class Searcher:
         ids = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         visits = np.empty((count, 2), np.int64)
-        asked, places = self._near_each_other(block, count)
+        ordered, places = self._near_each_other(block, count)
         tiles = len(block) // TILE_ROWS
         if min(threads, tiles) <= 1:
-            self._answer(plan, spare, asked, within, ids, distances, visits)
+            self._answer(plan, spare, ordered, within, ids, distances, visits)
         else:
             ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
             with ThreadPoolExecutor(threads) as pool:
@@ -177,7 +177,7 @@ class Searcher:
                         self._answer,
                         plan,
                         spare,
-                        asked[start:stop],
+                        ordered[start:stop],
                         within,
                         ids[start:stop],
                         distances[start:stop],
@@ -194,7 +194,7 @@ class Searcher:
         return self._finish(Answer(ids, distances), units, lengths), SearchCounts(visits[:, 0], visits[:, 1])
 
     def prepared(self, queries: ArrayLike) -> tuple[NDArray[np.float32], int, NDArray[np.float64] | None]:
-        """Queries as the kernel takes them, how many there are, and what `_finish` needs of them.
+        """Queries in the layout of the kernel, their number, and what `_finish` needs of them.
 
         ValueError for queries that cannot be answered, with the reason.
         """
@@ -205,18 +205,18 @@ class Searcher:
     def _near_each_other(
         self, block: NDArray[np.float32], count: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
-        """The queries, of a large batch near ones after each other, and where each one is then.
+        """The queries of a large batch in an order that puts near ones together, and their new positions.
 
-        They look into the same nodes, which the first of them has brought into the cache.
+        Near queries visit the same nodes, which the first of them brings into the cache.
         """
         if self._regions is None or count < REGIONS:
             return block, None
         tables, squares = np.empty((len(block), REGIONS), np.float32), np.empty(len(block), np.float32)
         distance_tables(block, self._regions, tables, squares)
         order = np.argsort(tables[:count].argmin(axis=1), kind="stable")
-        asked, places = block.copy(), np.empty(count, np.int64)
-        asked[:count], places[order] = block[order], np.arange(count)
-        return asked, places
+        ordered, places = block.copy(), np.empty(count, np.int64)
+        ordered[:count], places[order] = block[order], np.arange(count)
+        return ordered, places
 
     def allowed_vectors(self, within: RowBits, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids (r,) and reconstructions (r, d) of all leaves that are allowed, at most `count`."""
@@ -233,7 +233,7 @@ class Searcher:
         return self.tree.ids[leaves].astype(np.int64), found
 
     def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
-        """Bring queries (q, d) in place to what the tree is searched for; returns what `_finish` needs."""
+        """Transform queries (q, d) in place for the search of the tree; returns what `_finish` needs."""
         return None
 
     def _finish(
@@ -252,7 +252,7 @@ class Searcher:
         distances: NDArray[np.float32],
         visits: NDArray[np.int64],
     ) -> None:
-        """Answer queries on this thread, with scratch memory that no other thread uses meanwhile."""
+        """Answer queries on this thread, with scratch memory of its own."""
         try:
             scratch = spare.pop()
         except IndexError:  # between a look at the list and the pop another thread might take the last
@@ -265,16 +265,16 @@ class Searcher:
         spare.append(scratch)
 
     def _make_memory(self, plan: SearchPlan) -> ThreadMemory:
-        """Scratch memory of one thread, as the kernel takes it."""
+        """Scratch memory of one thread, in the layout of the kernel."""
         scratch = make_scratch(plan, self._words)
         if not self.planes:
             return (scratch,)
         return scratch, make_plane_tables(plan, self._lengths, self._leaf_base, self._node_centre)
 
     def _plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[ThreadMemory]]:
-        """What calls with these parameters and k share, and their spare scratch memory.
+        """The plan shared by calls with these parameters and k, and their spare scratch memory.
 
-        Another thread may clear the cache at any time: what is returned was never looked up again.
+        Another thread may clear the cache at any time, so the entry is looked up only once.
         """
         known = self._plans.get((params, k))
         if known is None:

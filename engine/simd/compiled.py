@@ -4,8 +4,8 @@ Rules for kernels (modules named `*_kernels.py`):
 
 - serial and `nogil`: threads and processes come from above, so a kernel never starts any;
 - the caller allocates; a kernel writes into the arrays it is given. numba's runtime is off, so an array
-  made in a kernel does not compile, and no references are counted: with it, each call of a kernel of a
-  query counts up and down some fifty arrays, which takes longer than to score a small node;
+  made in a kernel does not compile, and no references are counted: with it, each kernel call of a query
+  would update the reference counts of some fifty arrays, which takes longer than scoring a small node;
 - no bounds are checked here, so callers validate shapes, offsets and labels before the call;
 - floating point may be contracted into fused multiply-adds but not re-ordered, so that a row's result
   does not depend on the block it is computed in;
@@ -44,9 +44,9 @@ def kernel(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """The same for a kernel that is made part of each kernel that calls it.
+    """The same for a kernel that is inlined into each kernel that calls it.
 
-    A call hands over every array of every tuple by itself, some seven words each, on the stack: for a kernel
-    that takes the tree and the scratch memory that is as much work as to sieve a hundred leaves.
+    A call passes every array of every tuple separately on the stack, about seven words each: for a kernel
+    that takes the tree and the scratch memory, that costs as much as sieving a hundred leaves.
     """
     return _compiled(function, inlined=True)

@@ -72,7 +72,7 @@ def places() -> Iterator[Path]:
 
 
 def is_trusted(place: Path) -> bool:
-    """Whether nobody but this user or root may have written there: what is read is executed."""
+    """Whether only this user or root can have written there: files are executed."""
     try:
         status = place.stat()
     except OSError:
@@ -90,7 +90,7 @@ def first_writable_place() -> Path | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that no process reads half of it."""
+    """Write a file under a temporary name and rename it, so that no process reads a partial file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_trusted(path.parent):
         raise PermissionError(f"{path.parent}: is open to other users")
@@ -112,7 +112,7 @@ def is_kept(name: str) -> bool:
 
 
 def keep(name: str, content: bytes) -> bool:
-    """Write a file to the first place that takes it; False when none does."""
+    """Write a file to the first writable place; False if there is none."""
     for place in places():
         with contextlib.suppress(OSError):
             write_whole(place / name, content)
@@ -140,10 +140,10 @@ class KernelCache(_Cache):
         self._enabled = False
 
     def flush(self) -> None:
-        """Nothing waits to be written."""
+        """Nothing is buffered."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled code of a signature; None when no place has it."""
+        """The compiled code of a signature; None if no place has it."""
         if not self._enabled:
             return None
         name = self._file_name(sig, target_context.codegen())
@@ -160,7 +160,7 @@ class KernelCache(_Cache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep compiled code in the first place that takes it."""
+        """Save compiled code in the first writable place."""
         if not self._enabled or data.lifted or data.library.has_dynamic_globals:
             return
         payload = pickle.dumps((data.library.external_symbols(), *data._reduce()), protocol=-1)

@@ -1,8 +1,8 @@
 """Compile every kernel once, in a process of its own, before a build needs them.
 
 The compiler keeps about 90 MiB in the process that ran it; a process that finds the compiled code on disk
-does not need them. So a child builds a tiny index like the one wanted and goes away, and this process and
-all its workers load what it left in the cache. A mark in the cache records that it was done.
+does not need them. So a child builds a tiny index of the same kind and exits, and this process and all
+its workers load the code from the kernel cache. A mark in the cache records that this was done.
 """
 
 import json
@@ -32,7 +32,7 @@ SEARCHED = {"search": True}
 
 
 def compile_source_kernels(source: VectorSource) -> None:
-    """See to it that the cache holds the kernels that compute rows, before the first row is needed."""
+    """Ensure that the kernel cache holds the kernels that compute rows, before the first row is needed."""
     if source.spec.startswith("synthetic:"):
         _compile_in_child({"spec": source.spec}, {"source": source.spec.partition("?")[0]}, Progress())
 
@@ -40,7 +40,7 @@ def compile_source_kernels(source: VectorSource) -> None:
 def compile_kernels(
     recipe: Recipe, fingerprint: Mapping[str, Any], progress: Progress, *, search: bool = False
 ) -> None:
-    """See to it that the cache holds the kernels of a build.
+    """Ensure that the kernel cache holds the kernels of a build.
 
     fingerprint : of its source, for rows, dimension and dtype; search : those of searches too
     """
@@ -74,7 +74,7 @@ def _kind(recipe: Recipe, fingerprint: Mapping[str, Any], *, wide_ids: bool) -> 
 
 
 def _compile_in_child(order: dict[str, Any], kind: dict[str, Any], progress: Progress) -> None:
-    """Let a child carry out `order`, unless one of its kind was before."""
+    """Let a child execute `order`, unless one of its kind was executed before."""
     if CHILD in os.environ or not sys.executable or not JIT:
         return
     mark = _mark(kind)
