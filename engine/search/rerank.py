@@ -45,6 +45,7 @@ class Reranker:
         candidates : (q, c) int64 ids; places : rows of `vectors` that hold them, if not the ids themselves
         """
         whole, exact = exact_queries(queries, vectors.values.dtype)
+        vectors = vectors._replace(values=_read_only(vectors.values))
         places = candidates if places is None else places
         nearest = Nearest(np.empty((len(candidates), k)), np.empty((len(candidates), k), np.int64))
         count = max(1, min(threads, len(candidates)))
@@ -119,6 +120,13 @@ class Reranker:
         if entry is None:
             entry = self._entries[kind] = compiled_entry(rank_candidates, arguments)
         entry(*arguments)
+
+
+def _read_only(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """A plain read-only view: vectors in memory and in mapped files have one compiled kernel."""
+    view = np.asarray(values).view()
+    view.flags.writeable = False
+    return view
 
 
 def as_answer(nearest: Nearest) -> Answer:

@@ -28,23 +28,27 @@ class _Notice:
     def give(self) -> None:
         """Show the line."""
         self.given = True
-        self.show(f"compiling kernels for this processor: once per machine, {_where()}")
+        self.show(notice())
 
 
 _NOTICE = _Notice()
 
 
-def _where() -> str:
+def notice() -> str:
+    """What is going on, and where its result is kept."""
     place = kernel_cache.first_writable_place()
-    return (
-        f"cached in {place}" if place else "but no directory can be written, so every process compiles again"
-    )
+    kept = f"once per machine, cached in {place}" if place else "in each process: no directory can be written"
+    return f"compiling kernels for this processor, {kept}"
 
 
-def show_notice_by(show: Callable[[str], None]) -> Callable[[str], None]:
-    """Let a function show the line; returns the one that did before."""
+@contextmanager
+def notice_shown_by(show: Callable[[str], None]) -> Iterator[None]:
+    """Let a function show the line meanwhile, instead of the log."""
     before, _NOTICE.show = _NOTICE.show, show
-    return before
+    try:
+        yield
+    finally:
+        _NOTICE.show = before
 
 
 @contextmanager

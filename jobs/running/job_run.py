@@ -127,6 +127,7 @@ class JobRun:
     @contextmanager
     def _stages(self, job: JobRecord, inputs: "StageInputs") -> "Iterator[Stages]":
         """The stages with progress, memory meter, and workers started on first use."""
+        from aggtree.engine.simd.compile_notice import notice_shown_by
         from aggtree.jobs.planning.disk_space import check_room
         from aggtree.jobs.running.checks import check_scheduler, check_workers
         from aggtree.jobs.running.stage_runner import StageRunner
@@ -141,7 +142,11 @@ class JobRun:
         if self.cluster is not None:
             check_scheduler(self.cluster.client)
             check_workers(self.cluster, inputs.source, job.index, job.codes)
-        with make_progress(self.options.progress) as progress, MemoryMeter() as meter:
+        with (
+            make_progress(self.options.progress) as progress,
+            notice_shown_by(progress.note),
+            MemoryMeter() as meter,
+        ):
             progress.memory = lambda: meter.now
             progress.note(f"{job.index}: {job.source['rows']:,} rows, {_described(self.plan)}")
             compile_kernels(recipe, job.source, progress)

@@ -18,6 +18,7 @@ from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import Metric, SearchParams
 from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.nearest import resolved
+from aggtree.engine.search.preparation import preparations
 from aggtree.engine.search.ranges import RangeAnswer
 from aggtree.engine.search.request import Rerank, SearchRequest
 from aggtree.engine.search.searcher import Answer, SearchCounts
@@ -293,11 +294,24 @@ class Index:
         """Bytes on disk of the dictionaries, of each array of the tree, and of the codes."""
         return bytes_by_part(self._manifest)
 
+    def preparations(self) -> list[tuple[str, Callable[[], object]]]:
+        """What searches of this index need compiled, by name, and the calls that compile or load it."""
+        return list(preparations(self._open().space))
+
+    def compile_kernels(self) -> None:
+        """Compile all that searches need, filters and re-ranking too, or load it if it was compiled before.
+
+        Otherwise the first request of each kind does it.
+        """
+        for _, prepare in self.preparations():
+            prepare()
+
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Read the whole tree into the page cache, so that the first queries are as fast as later ones.
+        """Make the first queries as fast as later ones: compile the kernels and read the whole tree.
 
         progress : called with the bytes touched so far and the bytes of the tree.
         """
+        self.compile_kernels()
         warm(self._open().maps, progress)
 
     def close(self) -> None:
