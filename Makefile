@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz readers reliability lint format docs numbers clean
+.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz readers invariance reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -62,7 +62,10 @@ fuzz: $(VENV)/installed  ## 100,000 spoiled files for all readers
 readers: $(VENV)/installed  ## 8 processes searching for a minute while the index is rebuilt 20 times
 	$(LONG) readers
 
-reliability: torture faults damage fuzz readers  ## the five above
+invariance: $(VENV)/installed  ## 300 cases of each change of data that must not change recall
+	$(LONG) invariance
+
+reliability: torture faults damage fuzz readers invariance  ## the six above
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .
