@@ -7,11 +7,13 @@ from aggtree.engine.clustering.distances import as_rows, check_rows, panel_layou
 from aggtree.engine.clustering.distances_kernels import Rows
 from aggtree.engine.coding.decoding_kernels import decode_rows, norm_growth
 from aggtree.engine.coding.encoding_kernels import NO_SCORE, encode_rows
-from aggtree.engine.coding.records import Tables, make_scratch
+from aggtree.engine.coding.records import Tables, make_scratch, make_short_scratch
+from aggtree.engine.coding.short_encoding_kernels import encode_short_rows
 from aggtree.engine.coding.stages import stages
 from aggtree.engine.coding.wide_dictionary import word_chooser
-from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.dictionaries import SHORT_WORDS, CodeLayout, Dictionaries
 from aggtree.engine.params import MAX_BEAM
+from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.simd.vector_instructions import CHUNK
 
 CHUNK_ROWS = 8192
@@ -65,6 +67,11 @@ class BeamTables:
         self._unit = max(finest, 64 * self._squares / SCORE_LIMIT, SMALLEST_UNIT)
         self._tables: dict[int, Tables] = {}
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the labels of a path fit 16 bytes, and the scores behind it a vector."""
+        return self.layout.levels <= LANES and max(self.layout.words) <= SHORT_WORDS
+
     def exponents(self, squared_lengths: NDArray[np.float64]) -> NDArray[np.int64]:
         """The unit COARSER^e each row needs so that |score| stays below SCORE_LIMIT, (n,) int64."""
         scores = (3 * self._squares + 2 * np.sqrt(squared_lengths) * self._lengths) / self._unit
@@ -87,11 +94,15 @@ class BeamTables:
             chosen = np.flatnonzero(exponents == exponent)
             part = rows if len(chosen) == len(rows) else rows[chosen]
             found = np.empty((len(chosen), codes.shape[1]), np.uint8)
-            encode_rows(part, tables, make_scratch(tables, beam), found)
+            if self.is_short:
+                sizes = np.asarray(self.layout.words, np.int64)
+                encode_short_rows(part, tables, sizes, make_short_scratch(tables, beam), found)
+            else:
+                encode_rows(part, tables, make_scratch(tables, beam), found)
             codes[chosen] = found
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """What the words of codes (n, M) add up to, (n, d) float32."""
+        """Sums of the words of codes (n, M), (n, d) float32."""
         decoded = np.zeros((len(codes), self._words.shape[1]), np.float32)
         starts = (np.cumsum(self.layout.words) - self.layout.words).astype(np.int64)
         decode_rows(np.ascontiguousarray(codes), starts, self._decoded_words, decoded)
@@ -106,7 +117,8 @@ class BeamTables:
 
     def _build(self, unit: float) -> Tables:
         sizes = np.asarray(self.layout.words)
-        padded = (-(-sizes // CHUNK) * CHUNK).astype(np.int64)
+        chunk = LANES if self.is_short else CHUNK
+        padded = (-(-sizes // chunk) * chunk).astype(np.int64)
         starts = np.concatenate(([0], np.cumsum(sizes)))
         columns = np.concatenate(([0], np.cumsum(padded))).astype(np.int64)
         total = int(columns[-1])
@@ -120,8 +132,8 @@ class BeamTables:
             panels[columns[m] : columns[m] + size] = self._words[own] * (-2 / unit)
             start[columns[m] : columns[m] + size] = self._norms[own] / unit
             for j in range(m):
-                rows = np.zeros((sizes[j], padded[m]), np.int16)
-                rows[:, :size] = np.rint(self._pairs[starts[j] : starts[j + 1], own] / unit)
+                rows = np.zeros((padded[j] if self.is_short else sizes[j], padded[m]), np.int16)
+                rows[: sizes[j], :size] = np.rint(self._pairs[starts[j] : starts[j + 1], own] / unit)
                 cross_start[m, j] = length
                 length += rows.size
                 cross.append(rows.ravel())

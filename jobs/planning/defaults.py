@@ -1,4 +1,4 @@
-"""What a build chooses when the user does not: everything follows from the number of rows.
+"""Defaults of a build, which follow from the number of rows.
 
 These choices decide bytes of the index, so they may depend on the input and never on the machine, on memory
 or on the number of workers.
@@ -30,7 +30,7 @@ Words = tuple[int, ...]
 
 
 def default_words(rows: int) -> Words:
-    """Sizes of the dictionaries: eight of 256, behind a wide first one where there are rows enough.
+    """Sizes of the dictionaries: eight of 256, behind a wide first one if there are enough rows.
 
     A first dictionary of about 2·√n words leaves about √n/2 vectors below each, which is what makes the tree
     prune. Beyond a million rows it grows faster, because all words are no longer compared with a query:
@@ -46,7 +46,7 @@ def default_words(rows: int) -> Words:
 def words_of_bytes(rows: int, size: int, metric: Metric) -> Words:
     """Sizes of the dictionaries of a code of `size` bytes: two of 16 words a byte, behind a wide first one.
 
-    A byte is the norm's where distances are Euclidean.
+    Euclidean distances need one of the bytes for the norm.
     """
     if not 2 <= size <= MOST_BYTES:
         raise ValueError(f"bytes_per_vector {size}: expected 2 to {MOST_BYTES}")

@@ -1,4 +1,4 @@
-"""How long a build would take: the stages measured on a small sample, before anything runs."""
+"""Estimate the time of a build by measuring its stages on a small sample."""
 
 import time
 from collections.abc import Callable

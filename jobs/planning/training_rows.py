@@ -1,9 +1,9 @@
 """Which rows training reads: ranges spread over the whole source, so that its order does not matter much.
 
 A source is cut into cells of equal size, one for each batch. The dictionaries behind a wide first one learn
-from the middle of each cell, the first one from its beginning: while the source has twice the rows to train
-on, no row is in both. What the first dictionary leaves of rows it has learned is too little, and with few
-rows per word dictionaries trained on that suit the rest of the source less.
+from the middle of each cell, the first one from its beginning: if the source has at least twice the training
+rows, no row is in both. The residues of rows that trained the first dictionary are too small, and with few
+rows per word, dictionaries trained on them fit other rows less well.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def cut_at(ranges: Sequence[Range], rows: int) -> list[int]:
 
 
 def batch_ranges(rows: int, batch_rows: int, total: int) -> list[Range]:
-    """Row ranges of batches until `total` rows are read: evenly spread, or all rows over and over.
+    """Row ranges of batches until `total` rows are read: evenly spread, or all rows repeatedly.
 
     Batches have the same size and start at multiples of it, as the chunks of many sources do; but the last of
     a pass over all rows starts earlier where they do not divide evenly.

@@ -48,7 +48,7 @@ class EncodeTask:
 
 @contextmanager
 def opened(source: str | VectorSource) -> Iterator[VectorSource]:
-    """The source of a task: opened here and closed again, or handed over open."""
+    """The source of a task: opened and closed here, or passed open."""
     if isinstance(source, VectorSource):
         yield source
     else:
@@ -57,7 +57,7 @@ def opened(source: str | VectorSource) -> Iterator[VectorSource]:
 
 
 def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
-    """Encode and write one shard; returns its record, with the rows left out and the number of far ones."""
+    """Encode and write one shard; returns its record, with the skipped rows and the number of far ones."""
     dictionaries, norm_ranges = load_dictionaries(task.dictionaries)
     store = CodeStore.open(task.codes)
     ranges = norm_ranges if task.stored_norms else None

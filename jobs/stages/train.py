@@ -1,10 +1,10 @@
-"""Stage 1: the dictionaries, from the stream of vectors in batches.
+"""Stage 1: train the dictionaries on a stream of batches.
 
 A sample of rows from the whole source gives the transform: the mean and the scale that all rows are freed of.
 Rows far from all others are not trained on.
 
 A wide first dictionary is learned in passes over rows from the whole source. The first batch is then
-annealed offline, round after round; each further batch refines what was learned. A small source is one batch,
+annealed offline, round after round; each further batch refines the dictionaries. A small source is one batch,
 from which the first dictionary is learned too. A checkpoint follows each pass, a few rounds, and each batch.
 The batches are fixed row ranges read in order, so the result depends on the rows and the parameters alone.
 Threads work on fixed blocks inside a batch; their number changes the time, not the bytes.
@@ -47,12 +47,12 @@ State = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob:
-    """What training reads and writes.
+    """Inputs and outputs of training.
 
-    checkpoint : file of the state of whichever trainer is at work: the first dictionary's, then the annealer.
+    checkpoint : file of the state of the current trainer: that of the first dictionary, then the annealer.
     dictionaries : file that appears when training is done.
-    skip_invalid : leave out rows with NaN or infinite values.
-    start : file of dictionaries to go on from; its wide first one and its transform stay. None to start from
+    skip_invalid : skip rows with NaN or infinite values.
+    start : file of dictionaries to continue; its wide first one and its transform are kept. None to start from
         scratch.
     metric, planes : of the index.
     """
@@ -69,7 +69,7 @@ class TrainJob:
 
     @property
     def wide_words(self) -> int:
-        """Words of a wide first dictionary that is to be learned; 0 when there is none."""
+        """Words of a wide first dictionary to be learned; 0 if there is none."""
         learned = CodeLayout(self.params.words).wide and self.start is None
         return self.params.words[0] if learned else 0
 
@@ -85,7 +85,7 @@ def thread_map(threads: int) -> Iterator[Map]:
 
 
 def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, progress: Progress) -> float:
-    """Learn dictionaries and write them; returns the mean squared error of the last batch."""
+    """Train dictionaries and write them; returns the mean squared error of the last batch."""
     rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words)
     state = load_state(job.checkpoint) if job.checkpoint.exists() else {}
     with single_threaded_blas(), thread_map(threads) as mapper:
@@ -104,7 +104,7 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
 
 
 def _learned_transform(source: VectorSource, job: TrainJob, ahead: int) -> Transform:
-    """The transform of the dictionaries to go on from, or of a sample of the source."""
+    """The transform of the dictionaries to continue, or of a sample of the source."""
     if job.start is not None:
         return load_dictionaries(job.start)[0].transform
     ranges = spread_ranges(source.rows, max(LEAST_SAMPLE, SAMPLE_VALUES // source.dimension))
@@ -125,7 +125,7 @@ def _read(
 
 
 def learning_curve(state: State, transform: Transform) -> dict[str, Any]:
-    """What the last checkpoint knows of the errors: as `BuildReport` has them."""
+    """The errors in the last checkpoint, as in `BuildReport`."""
     errors = (state["distortions"] / transform.unit**2).tolist()
     later = max(0, int(state[BATCHES_DONE][0]) - 1)
     return {"distortions": errors, "rounds": max(0, len(errors) - 1 - later)}
@@ -133,7 +133,7 @@ def learning_curve(state: State, transform: Transform) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Training:
-    """One run of the job, from where the last one was stopped."""
+    """One run of the job, which continues where the last one was stopped."""
 
     source: VectorSource
     job: TrainJob
@@ -155,14 +155,14 @@ class _Training:
 
     @property
     def all_rounds(self) -> int:
-        """Rounds that may come, of all stages; of each stage but the first one more, which starts it."""
+        """Maximum number of rounds of all stages; each stage but the first has one more, which starts it."""
         count = max(1, len(stages(CodeLayout(self.job.params.words), self.job.params.stage)))
         return count * self.job.params.rounds + count - 1
 
     def batch_work(self, batches: int, rounds: int = 0) -> int:
-        """Row passes of so many batches, or of `rounds` of the first when there are none.
+        """Row passes of the given batches, or of `rounds` of the first if there are none.
 
-        A row of the first batch counts once for each round that may come, and once before.
+        A row of the first batch counts once for each possible round, and once before.
         """
         size = self.rows.batches[0][1] - self.rows.batches[0][0]
         return size * (batches + self.all_rounds if batches else rounds)
