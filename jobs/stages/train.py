@@ -52,7 +52,7 @@ class TrainJob:
     checkpoint : file of the state of the current trainer: that of the first dictionary, then the annealer.
     dictionaries : file that appears when training is done.
     skip_invalid : skip rows with NaN or infinite values.
-    start : file of dictionaries to continue; its wide first one and its transform are kept. None to start from
+    start : file of dictionaries to continue; its wide first one and transform are kept. None to start from
         scratch.
     metric, planes : of the index.
     """
