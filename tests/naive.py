@@ -538,6 +538,11 @@ def decode_rows(codes, sizes, words):
     return one_hot(codes, sizes) @ words.astype(np.float64)
 
 
+def norm_growth(rows, codes, first, words):
+    sums = rows + words.astype(np.float64)[first + codes].sum(axis=1)
+    return (sums**2).sum(axis=1) - (rows.astype(np.float64) ** 2).sum(axis=1)
+
+
 def squared_errors(rows, decoded):
     return ((rows.astype(np.float64) - decoded) ** 2).sum(axis=1)
 

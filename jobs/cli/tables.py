@@ -53,6 +53,18 @@ def show_build(result: BuildResult, *, as_json: bool) -> None:
         f"{result.path}: {result.rows:,} rows in {format_time(result.seconds)}, peak memory "
         f"{format_size(result.peak)} of {format_size(result.allowed)} allowed"
     )
+    if result.recall is not None:
+        click.echo(
+            f"in a sample of its rows a search finds {result.recall:.3f} of the true ten nearest neighbours; "
+            f"mean squared error {result.distortion:.5g}"
+        )
+    show_warnings(result)
+
+
+def show_warnings(result: BuildResult) -> None:
+    """What is wrong, one line each."""
+    for line in result.warnings:
+        click.echo(f"warning: {line}", err=True)
 
 
 def show_stage(stage: str, result: BuildResult, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from aggtree.engine.coding.encoding import Encoder
 from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.training.wide_dictionary_trainer import PASSES
+from aggtree.engine.transform import find_transform
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree_partition
 from aggtree.jobs.planning.costs import Workload, index_bytes
@@ -100,7 +101,8 @@ def _alternatives(work: Workload, recipe: Recipe, seconds: dict[StageName, float
 def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[StageName, float]:
     rows = source.rows
     places = np.linspace(0, rows - 1, min(rows, SAMPLE_ROWS)).astype(np.int64)
-    sample = np.nan_to_num(source.take(np.unique(places)))
+    sample = as_rows(np.nan_to_num(source.take(np.unique(places))))
+    sample = find_transform(sample).apply(sample)[0]
     with single_threaded_blas():
         first, encode, sort, build = _measure(sample, recipe)
     learned = int(recipe.trains)
@@ -132,9 +134,9 @@ def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float,
     codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)
     ordered = sort_codes(codes, ids)
     ranges = np.tile(np.array([0, 1], np.float32), (layout.levels + 1, 1))
-    plain, chooser = as_rows(sample), word_chooser(dictionaries.part(0)) if layout.wide else None
+    chooser = word_chooser(dictionaries.part(0)) if layout.wide else None
     return (
-        _seconds(lambda: chooser.assign(plain)) / len(sample) if chooser is not None else 0.0,
+        _seconds(lambda: chooser.assign(sample)) / len(sample) if chooser is not None else 0.0,
         _seconds(lambda: encoder.encode(sample)) / len(sample),
         _seconds(lambda: sort_codes(codes, ids)) / CODE_ROWS,
         _seconds(lambda: build_tree_partition(*ordered, dictionaries, recipe.tree, ranges)) / CODE_ROWS,

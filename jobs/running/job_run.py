@@ -32,6 +32,9 @@ class BuildResult:
     """The result of a build; memory in bytes for the whole process tree.
 
     left_out : rows with NaN or infinite values that are not in the index.
+    distortion : mean squared error of a sample of the rows; None if it was not measured.
+    recall : share of the ten true nearest neighbours in the sample that a search finds among its rows.
+    warnings : one line for each reason why answers may be worse than expected.
     already_built : the index existed, built from the same input with the same parameters.
     """
 
@@ -43,6 +46,9 @@ class BuildResult:
     projected: int
     peak: int
     stages: "tuple[StageResult, ...]" = ()
+    distortion: float | None = None
+    recall: float | None = None
+    warnings: tuple[str, ...] = ()
     already_built: bool = False
 
 
@@ -109,6 +115,9 @@ class JobRun:
                 projected=self.plan.projected,
                 peak=stages.runner.peak,
                 stages=tuple(stages.runner.results),
+                distortion=stages.quality.distortion if stages.quality else None,
+                recall=stages.quality.recall if stages.quality else None,
+                warnings=stages.warnings,
             )
 
     def done_before(self, *, rows: int, left_out: int) -> BuildResult:

@@ -152,6 +152,7 @@ def describe_build(
         words=dictionaries.layout.words,
         norm_bytes=tree.norm_bytes,
         planes=tree.planes,
+        transformed=not dictionaries.transform.plain,
         level_nodes=tree.level_nodes,
         level_leaves=tree.level_leaves,
         files=(file_record(index, path), *codes, *tree.files, *((own_ids,) if own_ids else ())),

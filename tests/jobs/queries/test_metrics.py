@@ -23,6 +23,7 @@ from aggtree.engine.search.rerank import Reranker
 from aggtree.engine.search.searcher import Searcher
 from aggtree.jobs.cli.main import cli
 from aggtree.storage.errors import SourceError
+from aggtree.storage.index.format import TRANSFORMED_VERSION
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import open_source, read_ground_truth
 from aggtree.storage.sources.unit_rows import UnitRows
@@ -136,7 +137,7 @@ def test_a_built_index_answers_by_its_metric(built: tuple[str, Path]) -> None:
     queries = vectors(QUERIES, seed=1)
     ids, distances = brute(queries, vectors(), 10, metric)
     with aggtree.open(place / "index") as index:
-        assert index.manifest.metric == metric and index.manifest.version == 2
+        assert index.manifest.metric == metric and index.manifest.version == TRANSFORMED_VERSION
         assert index.manifest.first_segment.vectors == str(place / "base.npy")
         answer = index.search(queries, 10, EVERYTHING, rerank=ROWS)
         np.testing.assert_allclose(answer.distances, distances, rtol=1e-5, atol=1e-6)
