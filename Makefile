@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads stores clusters budgets readers reliability lint format docs numbers clean
+.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads stores clusters budgets readers invariance reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -77,7 +77,10 @@ budgets: $(VENV)/installed  ## builds of long vectors and of many or wide dictio
 readers: $(VENV)/installed  ## 8 processes searching for a minute while the index is rebuilt 20 times
 	$(LONG) readers
 
-reliability: torture faults damage fuzz forgeries threads stores clusters budgets readers  ## all of the above that count
+invariance: $(VENV)/installed  ## 300 cases of each change of data that must not change recall
+	$(LONG) invariance
+
+reliability: torture faults damage fuzz forgeries threads stores clusters budgets readers invariance  ## all of the above that count
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .
@@ -88,7 +91,7 @@ format: $(VENV)/installed  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The variable hides a notice that Material for MkDocs prints about its successor; it says nothing of the pages.
+# The variable hides a notice that Material for MkDocs prints about its successor; it does not concern the pages.
 docs: $(VENV)/installed-docs  ## build the documentation into site/; a warning is an error
 	$(BIN)/python docs/command_line_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

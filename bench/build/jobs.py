@@ -1,16 +1,16 @@
-"""What a job costs on top of its kernels: encoding with 1 and 2 workers, and reading while training.
+"""Overhead of a job over its kernels: encoding with 1 and 2 workers, and reading while training.
 
     python -m bench jobs --work DIR [--rows 2000000] [--train-rows 500000] [--rounds 2] [encode|train ...]
 
-Vectors are generated once into DIR/base.bvecs, so that reading is reading a file; --generated also measures
-the generated source itself, whose computation counts as reading. Encoding: rows per second of the bare
-kernel on rows in memory, in one process on one thread and on two, beside the tasks of a job, which read the
-file, encode, write shards and record them, in threads and on a local Dask cluster. All are timed in turns
-and the best turn of each counts, so that noise hits all alike; the processor time of all processes together
-is told too, which a busy machine changes less. The overhead of a job is the share of its workers' time that
-was not spent in the kernel, in the very same seconds: a kernel timed apart may meet a faster moment of the
-machine. Training: seconds of the stage beside those of the same calls on rows in memory, without reading,
-Dask and checkpoints.
+Vectors are generated once into DIR/base.bvecs, so that a job reads a file; --generated also measures the
+generated source itself, whose computation counts as reading. Encoding: rows per second of the kernel alone
+on rows in memory, in one process with one thread and with two, compared with the tasks of a job, which read
+the file, encode, write shards and record them, in threads and on a local Dask cluster. All variants are timed
+in alternating turns and the best turn of each counts, so that noise affects all alike; the CPU time of all
+processes together is reported too, which depends less on the load of the machine. The overhead of a job is
+the share of its workers' time spent outside the kernel, measured in the same run: a kernel timed separately
+may run at another clock rate. Training: seconds of the stage compared with those of the same calls on rows in
+memory, without reading, Dask and checkpoints.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def generated_name(rows: int) -> str:
 
 
 def written_file(folder: Path, rows: int) -> Path:
-    """The generated vectors as a bvecs file, made when it is not there."""
+    """The generated vectors as a bvecs file, created if necessary."""
     path = folder / f"base-{rows}.bvecs"
     if not path.exists():
         temporary = path.with_suffix(".part")
@@ -118,7 +118,7 @@ class Stopwatch:
 
 
 def _processor_seconds() -> float:
-    """Of this process and its descendants; none of them ends while a job is measured."""
+    """CPU time of this process and its descendants; none of them ends while a job is measured."""
     this = psutil.Process()
     times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
     return sum(spent.user + spent.system for spent in times)
@@ -147,7 +147,7 @@ def encode_timed(task: EncodeTask, tick: Tick) -> dict[str, Any]:
 
 
 class Encoding:
-    """The encode stage of one source, by any executor, into shards that are thrown away."""
+    """The encode stage of one source, by any executor, into shards that are discarded."""
 
     def __init__(self, options: argparse.Namespace, spec: str, folder: Path) -> None:
         self.options, self.spec, self.folder = options, spec, folder
@@ -160,7 +160,7 @@ class Encoding:
         save_dictionaries(self.dictionaries, learner.dictionaries, learner.norm_ranges)
 
     def kernel(self, threads: int) -> Cost:
-        """The bare kernel, on so many threads at once: what the machine has to give."""
+        """The kernel alone on several threads: the upper bound of the machine."""
         with open_source(self.spec) as source:
             rows = source.read(0, min(KERNEL_ROWS, self.rows))
         encoder = Encoder(load_dictionaries(self.dictionaries)[0], self.options.beam)
@@ -265,7 +265,7 @@ def _train_seconds(options: argparse.Namespace, source: VectorSource, folder: Pa
 
 
 def _in_memory_seconds(options: argparse.Namespace, source: VectorSource, folder: Path) -> float:
-    """The same training when every range of rows is there already and nothing is saved."""
+    """The same training with all rows in memory and without checkpoints."""
     ranges: dict[tuple[int, int], np.ndarray] = {}
 
     def read(_: object, wanted: Sequence[tuple[int, int]], ahead: int) -> Iterator[np.ndarray]:

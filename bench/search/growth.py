@@ -3,8 +3,9 @@
     python -m bench growth --queries SOURCE --index A.index B.index ... --truth A.npy B.npy ... [--target 0.9]
 
 Each index has its own exact neighbours, as `aggtree exact SOURCE QUERIES -k 1 --out A.npy` writes them.
-Each is driven to the least effort whose R@100 reaches the target, with the limits its size suggests below
-the first level; all are timed in turns. The growth is told against the smallest index.
+Each is searched with the smallest pruning ratio whose R@100 reaches the target, and with the default limits
+of its size below the first level; all are timed in alternating turns. Growth is relative to the smallest
+index.
 """
 
 import argparse
@@ -38,9 +39,9 @@ def facts(index: aggtree.Index, queries: np.ndarray, truth: np.ndarray, effort: 
     """What is known of an index at an effort, but for its times."""
     default = index.searcher.default_params
     params = with_effort(index, effort)
-    answer, counts = index.search_with_counts(queries, K, params)
+    answer, counts = index.search_with_counts(queries, K, params, rerank=0)
     needed = sum(size for part, size in index.bytes_by_part().items() if part != "codes.zarr")
-    own = index.search(queries, K, default)
+    own = index.search(queries, K, default, rerank=0)
     return {
         "rows": len(index),
         "words": list(index.layout.words),

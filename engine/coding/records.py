@@ -1,4 +1,4 @@
-"""The records that the kernels of encoding are given, and the memory they write to."""
+"""Records passed to the kernels of encoding, and the memory they write to."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import BLOCK_ROWS as GROUP_ROWS
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 
 BLOCK_ROWS = 64 * TILE_ROWS
@@ -15,7 +15,7 @@ one pass over them the better, as long as their products with the words do fit."
 
 
 class Tables(NamedTuple):
-    """What encoding knows of the dictionaries.
+    """The dictionaries as encoding uses them.
 
     panels : (S / LANES, d, LANES) float32, −2c / scale; start : (S,) float32, ‖c‖² / scale,
         huge for padding. S is the sum of the padded sizes.
@@ -48,6 +48,26 @@ class Scratch(NamedTuple):
     labels: NDArray[np.uint8]
     longer: NDArray[np.uint8]
     offsets: NDArray[np.int64]
+
+
+class ShortScratch(NamedTuple):
+    """Work space of one thread for dictionaries of up to 16 words; b rows make a block, L is the beam width.
+
+    rows : (b, d) float32. own : (b, M · LANES) int32, as in `Scratch`. scores : (L · LANES,) int32.
+    keys : (L · LANES + LANES,) int32. base : (L + 1,) int32.
+    labels : (2 · (L + 1) · LANES,) uint8, the paths of a level and of the next, LANES bytes each.
+    tall : L + 1, a place behind the paths for those that are not kept.
+    gaps : (M,) int64, how far above the least score the limit of each level was.
+    """
+
+    rows: NDArray[np.float32]
+    own: NDArray[np.int32]
+    scores: NDArray[np.int32]
+    keys: NDArray[np.int32]
+    base: NDArray[np.int32]
+    labels: NDArray[np.uint8]
+    tall: int
+    gaps: NDArray[np.int64]
 
 
 class Groups(NamedTuple):
@@ -91,6 +111,20 @@ def make_scratch(tables: Tables, beam: int) -> Scratch:
         labels=np.zeros((BLOCK_ROWS, beam, levels), np.uint8),
         longer=np.zeros((beam, levels), np.uint8),
         offsets=np.zeros(levels, np.int64),
+    )
+
+
+def make_short_scratch(tables: Tables, beam: int) -> ShortScratch:
+    """Allocate the work space of one thread that encodes with short dictionaries."""
+    return ShortScratch(
+        rows=np.zeros((GROUP_ROWS, tables.panels.shape[1]), np.float32),
+        own=np.empty((GROUP_ROWS, len(tables.start)), np.int32),
+        scores=np.empty(beam * LANES, np.int32),
+        keys=np.empty((beam + 1) * LANES, np.int32),
+        base=np.zeros(beam + 1, np.int32),
+        labels=np.zeros(2 * (beam + 1) * LANES, np.uint8),
+        tall=beam + 1,
+        gaps=np.full(len(tables.padded), LANES, np.int64),
     )
 
 

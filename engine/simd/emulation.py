@@ -1,4 +1,4 @@
-"""Each primitive in numpy, under its name: what kernels call where the JIT is switched off; twins for tests.
+"""Each primitive in numpy, under its name: called by kernels if the JIT is off; twins for tests.
 
 Products and sums of floats are rounded one by one, where machine code rounds a multiply-add once: the results
 agree in all but the last bits, and exactly where all sums are integers below 2**24.
@@ -19,6 +19,9 @@ ZERO = 128
 """The byte of a difference of zero: the instruction takes one side without sign."""
 SIEVED = 64
 """Leaves sieved at once."""
+NO_KEY = 2**31 - 1
+LARGEST_GAP = 2**21 - 1
+"""Above the least score, in a key: what is beyond counts as this."""
 
 
 def score_row(
@@ -57,6 +60,44 @@ def lanes_at_most(values: NDArray[Any], place: int, limit: Any) -> int:
 
 def lowest_bit(mask: int) -> int:
     return (int(mask) & -int(mask)).bit_length() - 1
+
+
+def score_short_paths(
+    table: NDArray[np.int16],
+    first: int,
+    paths: NDArray[np.uint8],
+    path: int,
+    count: int,
+    own: NDArray[np.int32],
+    column: int,
+    base: NDArray[np.int32],
+    live: int,
+    scores: NDArray[np.int32],
+) -> int:
+    found = scores[: live * LANES].reshape(live, LANES)
+    found[:] = base[:live, None] + own.ravel()[column : column + LANES]
+    rows = paths[path : path + live * LANES].reshape(live, LANES)[:, :count].astype(np.int64)
+    places = first + rows[:, :, None] * LANES + np.arange(LANES)
+    found += table[places].sum(axis=1, dtype=np.int32)
+    return int(found.min())
+
+
+def collect_keys(
+    scores: NDArray[np.int32], live: int, limit: int, least: int, keys: NDArray[np.int32]
+) -> int:
+    places = np.flatnonzero(scores[: live * LANES] <= limit)
+    gaps = np.minimum(scores[places].astype(np.int64) - least, LARGEST_GAP)
+    keys[: len(places)] = gaps << 10 | places
+    keys[len(places) : len(places) + LANES] = NO_KEY
+    return len(places)
+
+
+def rank_of_key(keys: NDArray[np.int32], count: int, key: int) -> int:
+    return int(np.count_nonzero(keys[:count] < key))
+
+
+def copy_path(paths: NDArray[np.uint8], source: int, target: int) -> None:
+    paths[target : target + LANES] = paths[source : source + LANES]
 
 
 def add_squares(
@@ -157,3 +198,25 @@ def scan_block(
         entries = tables[0, row][plane & 15].astype(np.uint16) + tables[1, row][plane >> 4]
         sums[:] += entries << (3 if weighted and number == 0 else 0)
     return int.from_bytes(np.packbits(sums <= limit, bitorder="little").tobytes(), "little")
+
+
+def sum_products(
+    query: NDArray[np.float32], values: NDArray[np.float32], first: int, whole: int, sums: NDArray[np.float32]
+) -> None:
+    asked, row = query[:whole], values[first : first + whole]
+    sums[0], sums[1] = (asked * row).sum(), (row * row).sum()
+
+
+def sum_squares(
+    query: NDArray[np.float32], values: NDArray[np.float32], first: int, whole: int, sums: NDArray[np.float32]
+) -> None:
+    differences = query[:whole] - values[first : first + whole]
+    sums[0] = (differences * differences).sum()
+
+
+def float16_value(bits: int) -> np.float32:
+    return np.float32(np.array(bits, np.uint16).view(np.float16)[()])
+
+
+def bfloat16_value(bits: int) -> np.float32:
+    return np.float32((np.array(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)[()])

@@ -74,7 +74,7 @@ def _code_before(codes: NDArray[np.uint8], key: Any, row: Any, other_key: Any, o
 
 
 @kernel
-def _sort_run(
+def _shell_sort(
     codes: NDArray[np.uint8], keys: NDArray[np.uint64], order: NDArray[np.uint32], start: int, stop: int
 ) -> None:
     """Shell's sort of a short run; for a few rows, insertion sort."""
@@ -116,7 +116,7 @@ def sort_runs(
             long_runs[left, 0], long_runs[left, 1] = start, stop
             left += 1
         elif stop - start > 1:
-            _sort_run(codes, keys, order, start, stop)
+            _shell_sort(codes, keys, order, start, stop)
         start = stop
     return left
 
@@ -200,7 +200,7 @@ def _shares(codes: NDArray[np.uint8], row: int, code: NDArray[np.uint8], size: i
 def _sharing(codes: NDArray[np.uint8], rank: int, towards: int, code: NDArray[np.uint8], size: int) -> Any:
     """Count the sorted rows next to `rank`, below it (towards -1) or from it on (1), that begin like `code`.
 
-    Steps grow as it goes on: the rows are few, or far from others in memory, most of the time.
+    Steps grow exponentially: mostly the rows are few, or far from others in memory.
     """
     most = rank if towards < 0 else len(codes) - rank
     first = rank - 1 if towards < 0 else rank

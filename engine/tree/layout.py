@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import TreeParams
-from aggtree.engine.simd.plane_instructions import SPARE_BYTES
+from aggtree.engine.simd.instructions.planes import SPARE_BYTES
 from aggtree.engine.tree.build_kernels import (
     SUMS,
     FillState,
@@ -34,7 +34,7 @@ from aggtree.engine.tree.build_kernels import (
     level_counts,
 )
 from aggtree.engine.tree.code_order import check_rows, sort_codes
-from aggtree.engine.tree.planes import fits_planes, pack_planes, plane_bytes, plane_count
+from aggtree.engine.tree.planes import allows_planes, pack_planes, plane_bytes, plane_count
 
 __all__ = [
     "Tree",
@@ -117,12 +117,12 @@ def build_tree_partition(
     before: NDArray[np.int64] | None = None,
     after: NDArray[np.int64] | None = None,
 ) -> TreePartition:
-    """Build what a range of the (code, id) order adds to the tree.
+    """Build the partition of the tree for a range of the (code, id) order.
 
     codes, ids : (r, width) uint8 and (r,) uint32 or uint64, sorted by (code, id)
     norm_ranges : (M + 1, 2) float32, lowest and highest (leaf norm - node norm) of each level
     before, after : (M + 1,) int64, rows of earlier (later) partitions that share the first 0..M labels of the
-        first (last) code; left out when there are none. With them the partitions of any cut into ranges
+        first (last) code; omitted if there are none. With them the partitions of any cut into ranges
         join to the same bytes.
     """
     check_rows(codes, ids)
@@ -138,7 +138,9 @@ def build_tree_partition(
     common = np.empty(len(codes), np.int8)
     bad = common_labels(codes, ids, np.asarray(layout.words, np.int64), int(layout.wide), common)
     if bad >= 0:
-        raise ValueError(f"row {bad} of the sorted codes is out of order or has a label no dictionary knows")
+        raise ValueError(
+            f"row {bad} of the sorted codes is out of order or has a label outside its dictionary"
+        )
     if len(common):
         common[0] = np.count_nonzero(before) - 1  # counts fall: this is the last level above zero
     hang = np.empty(len(codes), np.int8)
@@ -216,7 +218,7 @@ def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class TreeShape:
-    """Where the levels of a joined tree lie, and where each partition's share of a level goes.
+    """Positions of the levels in a joined tree, and of each partition's share of a level.
 
     level_start, level_leaf, record_start : (M + 2,) int64, as in `Tree`
     first_node : (partitions, M + 2) int64, number in the tree of the partition's first node of levels 0..M;
@@ -266,7 +268,7 @@ def join_partitions(
 ) -> Tree:
     """Join the partitions of consecutive ranges of the (code, id) order into one tree, in memory.
 
-    Wider ids than row numbers need are kept, so that ids of the user's own survive.
+    The width of the ids is kept even if row numbers need less, because they may be the user's own.
     """
     shape = tree_shape(
         np.array([np.diff(partition.level_start) for partition in partitions]),
@@ -329,7 +331,7 @@ def check_tree(tree: Tree, layout: CodeLayout, planes: bool = False) -> int:
 
     planes : whether leaves are stored in planes.
 
-    What each node says is not checked: search keeps inside the arrays whatever the offsets hold.
+    The offsets of the nodes are not checked: search stays inside the arrays whatever they hold.
     """
     levels = layout.levels
     for name in ("level_start", "level_leaf", "record_start"):
@@ -355,7 +357,7 @@ def check_tree(tree: Tree, layout: CodeLayout, planes: bool = False) -> int:
         raise ValueError("expected one root without leaves of its own, and at least one leaf")
     if int(tree.first_labels.max(initial=0)) >= layout.words[0]:
         raise ValueError(f"first_labels up to {tree.first_labels.max()}: expected below {layout.words[0]}")
-    if planes and (not fits_planes(layout) or tree.level_leaf[2] != leaves):
+    if planes and (not allows_planes(layout) or tree.level_leaf[2] != leaves):
         raise ValueError("leaves in planes: expected dictionaries of 16 words, and all leaves in level 1")
     counts = np.diff(tree.level_leaf)
     for norm_bytes in (0, 1) if planes else (1, 2, 4):

@@ -1,9 +1,10 @@
-"""Everything that decides the bytes of an index, in one record kept with the build, and how it is chosen.
+"""The recipe of an index: everything that decides its bytes, in one record, and how it is chosen.
 
-Memory, workers, threads and the place of the files are not in it: they must not change a byte.
+Memory, workers, threads and the location of the files are not part of it: they must not change a byte.
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -20,8 +21,8 @@ from aggtree.engine.params import (
     dictionary_sizes,
     parse_words,
 )
-from aggtree.engine.tree.planes import fits_planes
-from aggtree.jobs.planning import defaults
+from aggtree.engine.tree.planes import allows_planes
+from aggtree.jobs.planning import costs, defaults
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.jobs.planning.training_rows import training_rows
@@ -56,10 +57,10 @@ class Recipe:
     annealing, tree : how dictionaries are learned, and how codes are arranged.
     batch_rows, train_rows : rows of a training batch, and of all batches together.
     shard_rows : rows of a code shard.
-    skip_invalid : leave out rows with NaN or infinite values.
-    metric : what queries are answered by; vectors are scaled to length 1 for cosine.
+    skip_invalid : skip rows with NaN or infinite values.
+    metric : distance of queries; vectors are scaled to length 1 for cosine.
     reused : checksum of dictionaries that were trained before; "" to train from scratch.
-    continued : whether training goes on from these dictionaries, instead of being left out.
+    continued : whether training continues from these dictionaries, instead of being skipped.
     """
 
     annealing: AnnealingParams
@@ -76,10 +77,10 @@ class Recipe:
         if self.metric not in METRICS:
             raise ValueError(f"metric {self.metric!r}: expected {' or '.join(METRICS)}")
         if self.continued and not self.reused:
-            raise ValueError("continue_training: expected the dictionaries of an index to go on from")
+            raise ValueError("continue_training: expected the dictionaries of an index to continue from")
         if self.metric == "ip" and self.tree.norm_bytes == 4:
             raise ValueError("norm_bytes 4: inner products need no norms, leave it at 1")
-        if self.tree.planes and not fits_planes(CodeLayout(self.words)):
+        if self.tree.planes and not allows_planes(CodeLayout(self.words)):
             raise ValueError(
                 f"planes: expected dictionaries of up to 16 words behind the first, not {self.words}"
             )
@@ -129,7 +130,7 @@ class Recipe:
             raise IndexFormatError(f"parameters of no build of aggtree {__version__}: {error!r}") from error
 
     def for_rows(self, rows: int, now: int) -> "Recipe":
-        """The recipe for another number of rows than `now`: shards as a build of them would have."""
+        """The recipe for another number of rows than `now`, with the shard size of a build of that number."""
         if self.shard_rows != defaults.default_shard_rows(now):
             return self  # chosen by the user
         return replace(self, shard_rows=defaults.default_shard_rows(rows))
@@ -138,7 +139,7 @@ class Recipe:
         """The size of a build of this source."""
         try:
             item_bytes = np.dtype(dtype).itemsize
-        except TypeError as error:  # as a manifest may say that is none of ours
+        except TypeError as error:  # a manifest may come from elsewhere
             raise IndexFormatError(f"vectors of type {dtype[:40]!r}: not one that numpy knows") from error
         return Workload(
             rows=rows,
@@ -163,18 +164,20 @@ def _made_of(kind: type[Record], record: Mapping[str, Any]) -> Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a user may decide about a build; None follows from the number of rows. See Recipe.
+    """Choices of a user about a build; None is completed from the number of rows. See Recipe.
 
     words, dictionaries : sizes of the dictionaries, and how many; or the index whose dictionaries are reused.
-    continue_training : go on training the dictionaries that are reused.
+    continue_training : continue to train the reused dictionaries.
     annealing : all but its words, which the two above decide.
     bytes_per_vector : instead of words: bytes of a code, all but the first label, in planes.
+    size : instead of both: bytes of the whole index, which choose the bytes of a code.
     planes : whether the dictionaries that are reused are those of an index whose leaves are in planes.
     bucket, direct_leaves, norm_bytes : see TreeParams.
     """
 
     words: Words | None = None
     bytes_per_vector: int | None = None
+    size: int | None = None
     planes: bool = False
     dictionaries: int | str | os.PathLike[str] | None = None
     continue_training: bool = False
@@ -195,7 +198,7 @@ class Choices:
             given["norm_bytes"] = None if self.norm_bytes == TreeParams.norm_bytes else self.norm_bytes
             for name, value in given.items():
                 if value is not None:
-                    raise ValueError(f"{name} {value}: leaves in planes have no choice of it, leave it out")
+                    raise ValueError(f"{name} {value}: does not apply to leaves in planes, omit it")
             return TreeParams(planes=True, norm_bytes=1 if self.metric == "l2" else 0)
         usual = defaults.default_tree(words, rows)
         bucket = usual.bucket if self.bucket is None else self.bucket
@@ -212,8 +215,8 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
     """The recipe of a build of this source as a user chose it, and the dictionaries it reuses, if any."""
     if choices.dictionaries is None or isinstance(choices.dictionaries, int):
         if choices.continue_training:
-            raise ValueError("continue_training: `dictionaries` names no index to go on from")
-        recipe = choose_recipe(source.rows, choices)
+            raise ValueError("continue_training: `dictionaries` names no index to continue from")
+        recipe = choose_recipe(source.rows, with_code_bytes(source, choices))
         check_training_rows(source, recipe)
         return recipe, None
     index = Path(choices.dictionaries)
@@ -237,8 +240,41 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
     return replace(recipe, reused=reused.checksum, continued=choices.continue_training), reused
 
 
+def with_code_bytes(source: VectorSource, choices: Choices) -> Choices:
+    """The choices with the bytes of a code where these decide: float vectors, or the size of the index, do.
+
+    Vectors of bytes, such as SIFT, and sources of few rows have dictionaries of 256 words by default.
+    """
+    if choices.size is not None:
+        return replace(choices, bytes_per_vector=_bytes_within(source, choices), size=None)
+    of_words = (choices.words, choices.bytes_per_vector, choices.dictionaries)
+    of_tree = (choices.bucket, choices.direct_leaves)
+    chosen = any(value is not None for value in (*of_words, *of_tree)) or choices.norm_bytes != 1
+    if chosen or source.dtype.kind != "f" or source.rows < defaults.EMBEDDING_ROWS:
+        return choices
+    return replace(choices, bytes_per_vector=defaults.default_code_bytes(source.dimension))
+
+
+def _bytes_within(source: VectorSource, choices: Choices) -> int:
+    """The most bytes per vector whose index takes at most the size that the user allows."""
+    if choices.bytes_per_vector is not None:
+        raise ValueError("size: decides the bytes of a code, leave out bytes_per_vector")
+
+    def index_bytes(size: int) -> int:
+        recipe = choose_recipe(source.rows, replace(choices, bytes_per_vector=size, size=None))
+        return costs.index_bytes(recipe.workload(source.rows, source.dimension, source.dtype.name))
+
+    allowed = choices.size or 0
+    fitting = range(defaults.LEAST_BYTES, defaults.MOST_BYTES + 1)
+    size = bisect_right(fitting, allowed, key=index_bytes) + defaults.LEAST_BYTES - 1
+    if size < defaults.LEAST_BYTES:
+        least = -(-index_bytes(defaults.LEAST_BYTES) // 2**20)
+        raise ValueError(f"size: {source.rows:,} rows take at least {least}MiB, allow that much")
+    return size
+
+
 def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:
-    """Complete what the user chose by what the number of rows suggests; no dictionaries are reused."""
+    """Complete the choices of a user by defaults for the number of rows; no dictionaries are reused."""
     chosen = choices or Choices()
     words = choose_words(rows, chosen)
     annealing = replace(chosen.annealing, words=words)
@@ -281,7 +317,7 @@ def check_training_rows(source: VectorSource, recipe: Recipe) -> None:
 
 
 def choose_words(rows: int, choices: Choices) -> tuple[int, ...]:
-    """Sizes of the dictionaries from what a user gave; what is left out follows from the rows."""
+    """Sizes of the dictionaries from the choices of a user, completed from the number of rows."""
     count = choices.dictionaries if isinstance(choices.dictionaries, int) else None
     words = choices.words
     if choices.bytes_per_vector is not None:

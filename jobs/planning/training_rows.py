@@ -1,9 +1,9 @@
 """Which rows training reads: ranges spread over the whole source, so that its order does not matter much.
 
 A source is cut into cells of equal size, one for each batch. The dictionaries behind a wide first one learn
-from the middle of each cell, the first one from its beginning: while the source has twice the rows to train
-on, no row is in both. What the first dictionary leaves of rows it has learned is too little, and with few
-rows per word dictionaries trained on that suit the rest of the source less.
+from the middle of each cell, the first one from its beginning: if the source has at least twice the training
+rows, no row is in both. The residues of rows that trained the first dictionary are too small, and with few
+rows per word, dictionaries trained on them fit other rows less well.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,11 @@ FIRST_ROWS_PER_WORD = 60
 
 `python -m bench training first_words` measures what fewer and more of them give.
 """
+
+SAMPLE_PLACES = 64
+"""Ranges of a sample of rows."""
+SAMPLE_ROWS, SAMPLE_VALUES = 4096, 1 << 19
+"""Rows that are measured at the end of a build, and numbers in them: fewer rows if the dimension is high."""
 
 Range = tuple[int, int]
 
@@ -51,6 +56,18 @@ def first_rows(words: int, batch_rows: int, batches: int) -> int:
     return min(max(FIRST_ROWS_PER_WORD * words, batch_rows), batches * batch_rows)
 
 
+def spread_ranges(rows: int, wanted: int, places: int = SAMPLE_PLACES) -> list[Range]:
+    """Short ranges of about `wanted` rows in all, spread over a whole source; all rows of a small one."""
+    places = min(places, rows)
+    ends = [rows * number // places for number in range(places + 1)]
+    return [(start, min(stop, start + -(-wanted // places))) for start, stop in pairwise(ends)]
+
+
+def sample_rows(dimension: int) -> int:
+    """Rows of the sample that is measured at the end of a build."""
+    return min(SAMPLE_ROWS, max(SAMPLE_PLACES, SAMPLE_VALUES // dimension))
+
+
 def cut_at(ranges: Sequence[Range], rows: int) -> list[int]:
     """Lengths of the pieces into which the bounds of these ranges cut a source."""
     bounds = sorted({0, rows}.union(*ranges))
@@ -58,7 +75,7 @@ def cut_at(ranges: Sequence[Range], rows: int) -> list[int]:
 
 
 def batch_ranges(rows: int, batch_rows: int, total: int) -> list[Range]:
-    """Row ranges of batches until `total` rows are read: evenly spread, or all rows over and over.
+    """Row ranges of batches until `total` rows are read: evenly spread, or all rows repeatedly.
 
     Batches have the same size and start at multiples of it, as the chunks of many sources do; but the last of
     a pass over all rows starts earlier where they do not divide evenly.

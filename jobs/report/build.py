@@ -1,9 +1,10 @@
-"""Sections of the report about time: how the index was built, how training went, what searches take."""
+"""Sections of the report about time: the build, the learning curve, and searches."""
 
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from aggtree.engine.quality import Quality
 from aggtree.engine.search.tuned import TunedPoint
 from aggtree.jobs.report.charts import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Axis, Canvas, LineChart, Series
 from aggtree.jobs.report.figures import IndexFigures
@@ -26,7 +27,18 @@ def build_section(figures: IndexFigures) -> Section:
     before = [stage.name for stage in report.stages if stage.done < stage.total]
     if before:
         note += f" Runs that were stopped before the end are not counted in: {', '.join(before)}."
+    if report.quality is not None:
+        note += f" {_described(report.quality)}"
     return Section(title="Build", note=note, figures=shown)
+
+
+def _described(quality: Quality) -> str:
+    """What the build measured of itself, in words."""
+    return (
+        f"On a sample of {quality.rows:,} rows the mean squared error is {quality.distortion:,.5g}. "
+        f"A search of the whole sample finds {quality.recall:.3f} of the true ten nearest neighbours in it; "
+        f"exact distances to the reconstructions find {quality.possible:.3f}."
+    )
 
 
 def _timeline_figure(stages: Sequence[StageFigures]) -> Figure:
@@ -54,7 +66,7 @@ def _timeline_figure(stages: Sequence[StageFigures]) -> Figure:
 
 
 def timeline(stages: Sequence[StageFigures]) -> str:
-    """Memory over the time of all stages, each in its colour; pauses between them are left out."""
+    """Memory over the time of all stages, each in its colour, without pauses between them."""
     height = 220.0
     canvas = Canvas(height, "Memory over the time of the build")
     ends = list(accumulate(stage.seconds for stage in stages))
@@ -83,7 +95,7 @@ def timeline(stages: Sequence[StageFigures]) -> str:
 
 
 def _trace(stage: StageFigures) -> Iterator[tuple[float, int]]:
-    """Memory from the begin of a stage to its end; its peak where nothing was traced."""
+    """Memory from the start of a stage to its end; its peak if there is no trace."""
     points = [(min(seconds, stage.seconds), used) for seconds, used in stage.memory]
     if not points:
         points = [(stage.seconds / 2, stage.peak)]

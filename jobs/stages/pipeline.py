@@ -1,4 +1,4 @@
-"""The stages of a job on its directory, each of which continues where it was stopped.
+"""The stages of a job, each of which continues where it was stopped.
 
     train    build-<id>/dictionaries             checkpoint in work-<id>/trainer
     encode   build-<id>/codes.zarr, or a URL     one task per shard
@@ -6,9 +6,9 @@
     build    work-<id>/parts/<partition>         one task per partition, cut by work-<id>/splits
     commit   build-<id>/tree/*, then manifest    in this process
 
-A build, an append and a compaction run the same stages in this order; what they differ in is what the stages
-start from (`StageInputs`). A partition counts as done when its output has its final name and its record is
-written, in this order.
+A build, an append and a compaction run the same stages in this order; they differ in the inputs of the stages
+(`StageInputs`). A partition counts as done when its output has been renamed and its record written, in this
+order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from aggtree.engine.dictionaries import CodeLayout
+from aggtree.engine.quality import Quality
 from aggtree.jobs.planning.plan import STAGES, Plan, StageName
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
@@ -37,6 +38,7 @@ from aggtree.jobs.stages.code_location import open_codes, remote_codes, shard_re
 from aggtree.jobs.stages.commit import placed
 from aggtree.jobs.stages.drift import DRIFT_ROWS, note_training_error
 from aggtree.jobs.stages.encode import EncodeTask, encode_shard
+from aggtree.jobs.stages.measure import measured_quality, warnings_of
 from aggtree.jobs.stages.own_ids import own_ids_record, same_vectors
 from aggtree.jobs.stages.sort import SortTask, sort_shard
 from aggtree.jobs.stages.source_location import note_source, source_location
@@ -45,7 +47,7 @@ from aggtree.storage.atomic import make_directory, remove_file, remove_tree
 from aggtree.storage.errors import JobError, SourceError
 from aggtree.storage.index.build_report import write_report
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.dictionary_file import load_state
+from aggtree.storage.index.dictionary_file import load_dictionaries, load_state
 from aggtree.storage.index.format import DICTIONARIES
 from aggtree.storage.index.manifest import commit_manifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
@@ -60,12 +62,12 @@ SPLITS = "splits"
 
 @dataclass(frozen=True, kw_only=True)
 class StageInputs:
-    """What the stages of a job start from.
+    """The inputs of the stages of a job.
 
-    source : the vectors, open; None when no stage that is to run needs them.
-    dictionaries : trained before, to be used or to go on from, as the recipe states.
-    code_tasks : what makes codes without encoding: the function, and its task for each shard of the store.
-    kept : file with a bit for each row that is not left out; None for all.
+    source : the open source of vectors; None if no stage to run needs it.
+    dictionaries : trained before, to use or to continue, as the recipe states.
+    code_tasks : produces codes without encoding: the function, and its task for each shard of the store.
+    kept : file with a bit for each row that is not skipped; None for all.
     """
 
     source: VectorSource | None = None
@@ -76,9 +78,10 @@ class StageInputs:
 
 @dataclass(kw_only=True)
 class Stages:
-    """One job: its record on disk, what it starts from, and what it runs with.
+    """The stages of one job: its record on disk, its inputs, and its runner.
 
-    left_out : rows that are in no tree, as far as the stages that ran know.
+    left_out : number of rows that the stages skipped, as far as they ran.
+    quality : what the commit measured on a sample; warnings : what is wrong, in one line each.
     """
 
     job: JobRecord
@@ -87,12 +90,14 @@ class Stages:
     inputs: StageInputs
     runner: StageRunner
     left_out: int = 0
+    quality: Quality | None = None
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         note_source(self.job, self.inputs.source)
 
     def run(self, first: StageName = "train", last: StageName = "commit") -> int:
-        """Run the stages from `first` to `last`; returns the rows that are in the index, or are to be."""
+        """Run the stages from `first` to `last`; returns the number of rows of the index."""
         for name in STAGES[STAGES.index(first) : STAGES.index(last) + 1]:
             getattr(self, name)()
         return self.rows - self.left_out
@@ -118,7 +123,7 @@ class Stages:
         return self.job.work_directory / PARTITIONS
 
     def train(self) -> None:
-        """Learn the dictionaries, or take some that were trained before, unless they are there."""
+        """Train the dictionaries or copy reused ones, unless they exist."""
         reused = self.inputs.dictionaries
         if self.job.done("train") and self.dictionaries.exists():
             return
@@ -135,13 +140,16 @@ class Stages:
             dictionaries=self.dictionaries,
             skip_invalid=self.recipe.skip_invalid,
             start=None if reused is None else reused.path,
+            metric=self.recipe.metric,
+            planes=self.recipe.tree.planes,
         )
         threads = self.plan.stage("train").workers
         progress = self.runner.progress
         error = train(
             self._needed_source(), train_job, threads=threads, ahead=self.plan.ahead, progress=progress
         )
-        curve = learning_curve(load_state(train_job.checkpoint))
+        transform = load_dictionaries(self.dictionaries)[0].transform
+        curve = learning_curve(load_state(train_job.checkpoint), transform)
         self.job.record_done("train", 0, {"error": error} | curve)
         remove_file(train_job.checkpoint)
         self.runner.end("train", error=f"{error:.5g}")
@@ -176,6 +184,7 @@ class Stages:
                 dictionaries=self.dictionaries,
                 annealing=self.recipe.annealing,
                 skip_invalid=self.recipe.skip_invalid,
+                stored_norms=self.recipe.metric != "ip" and self.recipe.tree.norm_bytes in (1, 2),
                 sample=DRIFT_ROWS if self.job.task == "append" else 0,
             )
             for number, (start, stop) in enumerate(ranges)
@@ -186,7 +195,7 @@ class Stages:
         return [number for number in range(store.shards) if number not in present]
 
     def _refuse_changed(self, source: VectorSource) -> None:
-        """An index of rows of two states of a source would be an index of neither."""
+        """Refuse a source that changed: the index would mix rows of two states."""
         if same_vectors(source, self.job.source):
             return
         for stage in ("train", "encode"):
@@ -194,7 +203,7 @@ class Stages:
         raise SourceError(f"{source.spec}: was changed while it was read; build again with `replace`")
 
     def sort(self) -> None:
-        """Sort the shards whose runs are missing, unless the partitions made from them are all there."""
+        """Sort the shards whose runs are missing, unless all partitions built from them exist."""
         if self._partitions_are_ready():
             return
         store = self._code_store()
@@ -253,13 +262,22 @@ class Stages:
         manifest = placed(self.job, made)
         commit_manifest(self.job.index, manifest)
         self.left_out = self.rows - made.rows
+        self._measure()
         self.runner.end("commit")
         if self.job.task == "build" and manifest.first_segment.build == self.job.build:
-            write_report(self.job)
+            write_report(self.job, self.quality)
         finish_job(self.job.index)
 
+    def _measure(self) -> None:
+        """See how good the codes are, and say what is wrong."""
+        far_rows = sum(int(record.get("far", 0)) for record in self.job.done("encode").values())
+        self.quality = measured_quality(self.job, self.recipe, self.inputs.source, self._code_store())
+        self.warnings = warnings_of(self.quality, self.recipe, far_rows, self.rows)
+        for line in self.warnings:
+            self.runner.progress.note(line)
+
     def _describe(self) -> SegmentManifest:
-        """Write the tree's files; returns what the manifest records of this build."""
+        """Write the tree's files; returns the segment for the manifest."""
         partitions, progress = sorted(self.job.done("build")), self.runner.progress
         progress.begin("commit", len(partitions) * (len(self.recipe.words) + 1), unit="slices")
         reported = 0
@@ -308,7 +326,7 @@ class Stages:
         return open_codes(self.job, self.recipe)
 
     def _partitions_are_ready(self) -> bool:
-        """Whether every partition was built, so that the runs, which are removed then, are not needed."""
+        """Whether every partition was built, so that the runs are not needed any more."""
         done = self.job.done("build")
         if not done or not self.splits.exists():
             return False
@@ -319,7 +337,7 @@ class Stages:
         )
 
     def _splits(self, runs: Sequence[Path]) -> Splits:
-        """The cut of an earlier run, if its partitions fit the present budget; otherwise a new one."""
+        """The partitioning of an earlier run, if it fits the present budget; otherwise a new one."""
         if self.splits.exists():
             splits = load_splits(self.splits)
             if np.diff(splits.sum(axis=1)).max() <= self.plan.partition_rows:
@@ -332,5 +350,5 @@ class Stages:
 
 
 def _has_size(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether the output of a finished task is there with the size in its record."""
+    """Whether the output of a finished task exists with the size in its record."""
     return path.is_file() and path.stat().st_size == record["bytes"]

@@ -1,4 +1,4 @@
-"""What opens the source of a build again, kept from the stages that have it to the commit that has not."""
+"""The location of a build's source, stored by the stages that read it for the commit."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from aggtree.storage.work.job_record import JobRecord
 
 
 def note_source(job: JobRecord, source: VectorSource | None) -> None:
-    """Note where the vectors are; of a build that is continued after they moved, the new place."""
+    """Record the location of the vectors; if they moved since the build started, the new one."""
     if source is not None:
         vectors = plain_source(source).spec if travels(source) else ""
         save_facts(job, replace(read_facts(job), vectors=vectors, vectors_seal=seal_of(vectors)))

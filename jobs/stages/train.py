@@ -1,7 +1,10 @@
-"""Stage 1: the dictionaries, from the stream of vectors in batches.
+"""Stage 1: train the dictionaries on a stream of batches.
+
+A sample of rows from the whole source gives the transform: the mean and the scale that all rows are freed of.
+Rows far from all others are not trained on.
 
 A wide first dictionary is learned in passes over rows from the whole source. The first batch is then
-annealed offline, round after round; each further batch refines what was learned. A small source is one batch,
+annealed offline, round after round; each further batch refines the dictionaries. A small source is one batch,
 from which the first dictionary is learned too. A checkpoint follows each pass, a few rounds, and each batch.
 The batches are fixed row ranges read in order, so the result depends on the rows and the parameters alone.
 Threads work on fixed blocks inside a batch; their number changes the time, not the bytes.
@@ -10,19 +13,21 @@ Threads work on fixed blocks inside a batch; their number changes the time, not 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.clustering.distances import as_rows
 from aggtree.engine.coding.stages import stages
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.params import AnnealingParams
+from aggtree.engine.params import AnnealingParams, Metric
 from aggtree.engine.training.staged import Trainer, make_trainer, trainer_from_state
 from aggtree.engine.training.wide_dictionary_trainer import PASSES, FirstDictionaryTrainer
-from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, training_rows
+from aggtree.engine.transform import Transform, find_transform
+from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, spread_ranges, training_rows
 from aggtree.jobs.running.progress import Progress
 from aggtree.jobs.running.streams import as_dask_array, invalid_rows, read_in_order
 from aggtree.jobs.running.tasks import single_threaded_blas
@@ -32,6 +37,9 @@ from aggtree.storage.sources.base import VectorSource
 CHECKPOINT = "trainer"
 BATCHES_DONE = "job_batches_done"
 CHECKPOINT_ROUNDS = 5  # of annealing the first batch
+SAMPLE_VALUES = 1 << 20
+"""Numbers in the rows that give the transform."""
+LEAST_SAMPLE = 64
 
 Map = Callable[..., Any]
 State = dict[str, NDArray[Any]]
@@ -39,12 +47,14 @@ State = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob:
-    """What training reads and writes.
+    """Inputs and outputs of training.
 
-    checkpoint : file of the state of whichever trainer is at work: the first dictionary's, then the annealer.
+    checkpoint : file of the state of the current trainer: that of the first dictionary, then the annealer.
     dictionaries : file that appears when training is done.
-    skip_invalid : leave out rows with NaN or infinite values.
-    start : file of dictionaries to go on from, of which a wide first one stays; None to start from scratch.
+    skip_invalid : skip rows with NaN or infinite values.
+    start : file of dictionaries to continue; its wide first one and transform are kept. None to start from
+        scratch.
+    metric, planes : of the index.
     """
 
     params: AnnealingParams
@@ -54,10 +64,12 @@ class TrainJob:
     dictionaries: Path
     skip_invalid: bool = False
     start: Path | None = None
+    metric: Metric = "l2"
+    planes: bool = False
 
     @property
     def wide_words(self) -> int:
-        """Words of a wide first dictionary that is to be learned; 0 when there is none."""
+        """Words of a wide first dictionary to be learned; 0 if there is none."""
         learned = CodeLayout(self.params.words).wide and self.start is None
         return self.params.words[0] if learned else 0
 
@@ -73,11 +85,12 @@ def thread_map(threads: int) -> Iterator[Map]:
 
 
 def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, progress: Progress) -> float:
-    """Learn dictionaries and write them; returns the mean squared error of the last batch."""
+    """Train dictionaries and write them; returns the mean squared error of the last batch."""
     rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words)
     state = load_state(job.checkpoint) if job.checkpoint.exists() else {}
     with single_threaded_blas(), thread_map(threads) as mapper:
-        run = _Training(source, job, rows, ahead, mapper, progress)
+        transform = _learned_transform(source, job, ahead)
+        run = _Training(source, job, rows, ahead, mapper, progress, transform)
         if BATCHES_DONE in state:
             trainer, done = trainer_from_state(state), int(state[BATCHES_DONE][0])
             run.begin(run.first_work + run.batch_work(done, len(trainer.distortions)))
@@ -85,20 +98,42 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
         else:
             trainer = make_trainer(job.params)
             run.anneal(trainer, 0, run.learn_first(state))
-    save_dictionaries(job.dictionaries, trainer.dictionaries, trainer.norm_ranges)
-    return float(trainer.distortions[-1])
+    dictionaries = replace(trainer.dictionaries, transform=transform)
+    save_dictionaries(job.dictionaries, dictionaries, trainer.norm_ranges)
+    return float(trainer.distortions[-1]) / transform.unit**2
 
 
-def learning_curve(state: State) -> dict[str, Any]:
-    """What the last checkpoint knows of the errors: as `BuildReport` has them."""
-    errors = state["distortions"].tolist()
+def _learned_transform(source: VectorSource, job: TrainJob, ahead: int) -> Transform:
+    """The transform of the dictionaries to continue, or of a sample of the source."""
+    if job.start is not None:
+        return load_dictionaries(job.start)[0].transform
+    ranges = spread_ranges(source.rows, max(LEAST_SAMPLE, SAMPLE_VALUES // source.dimension))
+    # Invalid rows are refused by number where they are trained on or encoded.
+    sample = np.concatenate(list(_read(source, ranges, ahead, skip_invalid=True)))
+    centred = not (job.planes and job.metric == "cosine")
+    return find_transform(as_rows(sample), centred=centred, products=job.metric == "ip")
+
+
+def _read(
+    source: VectorSource, ranges: Sequence[Range], ahead: int, *, skip_invalid: bool
+) -> Iterator[NDArray[Any]]:
+    """The usable rows of each range, in order."""
+    array = as_dask_array(source, cut_at(ranges, source.rows))
+    for (first, _), batch in zip(ranges, read_in_order(array, ranges, ahead), strict=True):
+        wrong = invalid_rows(source.spec, batch, first, allowed=skip_invalid)
+        yield np.delete(batch, wrong, axis=0) if len(wrong) else batch
+
+
+def learning_curve(state: State, transform: Transform) -> dict[str, Any]:
+    """The errors in the last checkpoint, as in `BuildReport`."""
+    errors = (state["distortions"] / transform.unit**2).tolist()
     later = max(0, int(state[BATCHES_DONE][0]) - 1)
     return {"distortions": errors, "rounds": max(0, len(errors) - 1 - later)}
 
 
 @dataclass(frozen=True)
 class _Training:
-    """One run of the job, from where the last one was stopped."""
+    """One run of the job, which continues where the last one was stopped."""
 
     source: VectorSource
     job: TrainJob
@@ -106,6 +141,7 @@ class _Training:
     ahead: int
     map: Map
     progress: Progress
+    transform: Transform
 
     @property
     def pass_rows(self) -> int:
@@ -119,14 +155,14 @@ class _Training:
 
     @property
     def all_rounds(self) -> int:
-        """Rounds that may come, of all stages; of each stage but the first one more, which starts it."""
+        """Maximum number of rounds of all stages; each stage but the first has one more, which starts it."""
         count = max(1, len(stages(CodeLayout(self.job.params.words), self.job.params.stage)))
         return count * self.job.params.rounds + count - 1
 
     def batch_work(self, batches: int, rounds: int = 0) -> int:
-        """Row passes of so many batches, or of `rounds` of the first when there are none.
+        """Row passes of the given batches, or of `rounds` of the first if there are none.
 
-        A row of the first batch counts once for each round that may come, and once before.
+        A row of the first batch counts once for each possible round, and once before.
         """
         size = self.rows.batches[0][1] - self.rows.batches[0][0]
         return size * (batches + self.all_rounds if batches else rounds)
@@ -181,8 +217,6 @@ class _Training:
             self.advance_to(self.first_work + self.batch_work(done))
 
     def read(self, ranges: Sequence[Range]) -> Iterator[NDArray[Any]]:
-        """The usable rows of each range, in order."""
-        array = as_dask_array(self.source, cut_at(ranges, self.source.rows))
-        for (first, _), batch in zip(ranges, read_in_order(array, ranges, self.ahead), strict=True):
-            wrong = invalid_rows(self.source.spec, batch, first, allowed=self.job.skip_invalid)
-            yield np.delete(batch, wrong, axis=0) if len(wrong) else batch
+        """The rows of each range that are trained on, as they are quantized, in order."""
+        batches = _read(self.source, ranges, self.ahead, skip_invalid=self.job.skip_invalid)
+        return map(self.transform.apply_to_near, batches)

@@ -1,6 +1,6 @@
-"""What a build took, kept beside the manifest for people: no part of the index, and never checked against it.
+"""Time and memory of a build, stored beside the manifest: not part of the index, and not verified.
 
-    sift.index/report.json   sealed record: the build, what each stage took, and how the error fell
+    sift.index/report.json   sealed record: the build, time and memory of each stage, and the learning curve
 
 Times and memory differ from run to run while the files of a build do not, so they are kept apart from them.
 An index without this file, or with that of another build, is as good as any.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aggtree.engine.quality import Quality
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import AggtreeError, IndexFormatError
 from aggtree.storage.index.format import REPORT
@@ -25,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class StageFigures:
-    """What the run that finished a stage took; runs that were killed before it are not counted.
+    """Time and memory of the run that finished a stage; runs that were killed before are not counted.
 
     began : seconds since 1970.
     done : units of work of this run, `total` of all runs; rows, or passes over rows in training.
@@ -80,22 +81,24 @@ class BuildReport:
 
     distortions : E of the first batch at the start and after each of `rounds` rounds, then of each further
         batch as it arrived, before anything was learned from it; empty when it was not recorded.
+    quality : what was measured on a sample of the rows at the commit; None if it was not.
     """
 
     build: str
     stages: tuple[StageFigures, ...] = ()
     distortions: tuple[float, ...] = ()
     rounds: int = 0
+    quality: Quality | None = None
 
 
 def record_stage(job: JobRecord, figures: StageFigures) -> None:
-    """Keep what a stage took until the commit; a disk that cannot take it is no reason to stop."""
+    """Keep the figures of a stage until the commit; a failing disk does not stop the job."""
     with suppress(AggtreeError):
         add_figures(job, figures.to_json())
 
 
-def write_report(job: JobRecord) -> None:
-    """Put the figures of a build that was committed beside its manifest, after those of an earlier repair."""
+def write_report(job: JobRecord, quality: Quality | None = None) -> None:
+    """Write the figures of a committed build beside its manifest, after those of an earlier repair."""
     with suppress(AggtreeError, KeyError, TypeError, ValueError):
         known = read_report(job.index, job.build)
         stages: list[Json] = [figures.to_json() for figures in known.stages] if known else []
@@ -106,11 +109,13 @@ def write_report(job: JobRecord) -> None:
             curve = {"distortions": list(known.distortions), "rounds": known.rounds}
         curve |= {name: trained[name] for name in curve if name in trained}
         record: dict[str, Json] = {"format": FORMAT, "version": VERSION, "build": job.build, "stages": stages}
-        write_sealed(job.index / REPORT, record | curve)
+        quality = known.quality if quality is None and known else quality
+        measured: dict[str, Json] = {"quality": dict(vars(quality))} if quality else {}
+        write_sealed(job.index / REPORT, record | curve | measured)
 
 
 def read_report(index: Path, build: str) -> BuildReport | None:
-    """The report of this build; None when there is none, or of another build only.
+    """The report of this build; None if there is none, or only one of another build.
 
     IndexFormatError when it is damaged.
     """
@@ -124,6 +129,16 @@ def read_report(index: Path, build: str) -> BuildReport | None:
             stages=tuple(StageFigures.from_json(stage) for stage in record["stages"]),
             distortions=tuple(float(value) for value in record["distortions"]),
             rounds=int(record["rounds"]),
+            quality=_quality(record["quality"]) if "quality" in record else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IndexFormatError(f"{path}: cannot be understood; {remedy}") from error
+
+
+def _quality(record: Mapping[str, Any]) -> Quality:
+    return Quality(
+        rows=int(record["rows"]),
+        distortion=float(record["distortion"]),
+        recall=float(record["recall"]),
+        possible=float(record["possible"]),
+    )

@@ -1,4 +1,4 @@
-"""What a manifest records of files and sources, how files are compared with the disk, how fields are read.
+"""Records of files and sources in a manifest: how they are read, and compared with the disk.
 
 Nothing in a record is trusted: a field of another kind than expected is a TypeError or ValueError.
 """
@@ -127,7 +127,7 @@ class SourcePiece:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRows:
-    """Which rows of an index were not deleted.
+    """The rows of an index that were not deleted.
 
     file : a bit for each row. deleted : how many rows of the trees have none.
     """
@@ -152,7 +152,7 @@ def check_files(index: Path, files: Iterable[FileRecord]) -> None:
 
 
 def file_problem(index: Path, record: FileRecord) -> str:
-    """What is wrong with a file's presence and size; "" for nothing."""
+    """Why a file is missing or has the wrong size; "" if it has not."""
     path = index
     try:
         # No component below the index may be a link: it could lead out of the directory.

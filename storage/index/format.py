@@ -3,7 +3,7 @@
     sift.index/
       manifest.json          the committed build: what it is, and every file with size and checksums
       build-<id>/            never changed after its commit
-        dictionaries         words and norm ranges (array file)
+        dictionaries         words, norm ranges, transform (array file)
         first_level          groups of a very wide first level (array file); optional
         codes.zarr/          zarr v3 array (rows, width) uint8, sharded
         tree/<array>         raw little-endian arrays, no header; dtype and length are in the manifest
@@ -12,7 +12,7 @@
       report.json            what the build took; optional, beside the index
       tuning.json            what was measured by searching; optional, beside the index
       work-<id>/             state of a build that is not finished
-      lock                   who is building
+      lock                   names the process that builds
 
 The tree's nodes are in breadth-first order, level after level, leaves in the order of their nodes, so
 the position of every level follows from the counts per level: `TreeCounts` derives all lengths.
@@ -33,7 +33,9 @@ GROWN_VERSION = 3
 """Of an index of several segments or sources, or with deleted rows."""
 PLANES_VERSION = 4
 """Of an index whose leaves are stored in planes, with segments or without."""
-VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION, PLANES_VERSION)
+TRANSFORMED_VERSION = 5
+"""Of an index whose vectors were moved or scaled before they were quantized."""
+VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION, PLANES_VERSION, TRANSFORMED_VERSION)
 
 MANIFEST = "manifest.json"
 LOCK = "lock"
@@ -127,13 +129,13 @@ class TreeCounts:
     def record_bytes(self, level: int) -> int:
         """Bytes of a leaf of `level`: the norm, and the labels the path does not give.
 
-        Of leaves in planes, as they are unpacked: a byte for each label.
+        For leaves in planes, their size when unpacked: a byte for each label.
         """
         return self.norm_bytes + self.layout.width - self.layout.prefix_bytes(level)
 
     @property
     def offset_dtype(self) -> str:
-        """Of child_start and leaf_start."""
+        """Data type of child_start and leaf_start."""
         return "<u4" if self.nodes < 2**32 and self.leaves < 2**32 else "<u8"
 
     def lengths(self) -> dict[str, int]:

@@ -38,6 +38,7 @@ from aggtree.storage.index.format import (
     MANIFEST,
     MAX_COUNT,
     PLANES_VERSION,
+    TRANSFORMED_VERSION,
     VERSIONS,
 )
 from aggtree.storage.index.segment_manifest import SegmentManifest, check_segment
@@ -52,7 +53,7 @@ _LIVE = re.compile(LIVE_PREFIX + r"[0-9a-f]{8}")
 
 @dataclass(frozen=True, kw_only=True)
 class IndexManifest:
-    """What a committed index is.
+    """A committed index: its segments and its deleted rows.
 
     segments : at least one, in the order of their rows.
     live : rows of all segments that were not deleted; None when none was.
@@ -65,7 +66,9 @@ class IndexManifest:
 
     @property
     def version(self) -> int:
-        """The lowest version of the format whose readers understand this index."""
+        """The lowest format version that describes this index."""
+        if self.first_segment.transformed:
+            return TRANSFORMED_VERSION
         if self.first_segment.planes:
             return PLANES_VERSION
         if self.appended_segments or self.first_segment.pieces or self.live:
@@ -74,12 +77,12 @@ class IndexManifest:
 
     @property
     def first_segment(self) -> SegmentManifest:
-        """The segment that the index was made with."""
+        """The first segment, made by `build`."""
         return self.segments[0]
 
     @property
     def appended_segments(self) -> tuple[SegmentManifest, ...]:
-        """The segments behind the first."""
+        """All segments but the first."""
         return self.segments[1:]
 
     @property
@@ -117,7 +120,7 @@ class IndexManifest:
 
     @property
     def all_source_rows(self) -> int:
-        """Rows of all sources: row numbers of the index are below."""
+        """Number of rows of all sources; every row number is smaller."""
         return sum(segment.source_rows for segment in self.segments)
 
     @property
@@ -140,6 +143,7 @@ class IndexManifest:
             optional["segments"] = [segment.to_json() for segment in self.appended_segments]
         optional |= {"live": self.live.to_json()} if self.live else {}
         optional |= {"planes": True} if first.planes else {}
+        optional |= {"transformed": True} if first.transformed else {}
         return (
             optional
             | first.to_json()
@@ -217,11 +221,12 @@ def _check(manifest: IndexManifest) -> None:
     for segment in segments:
         check_segment(segment)
     if len({segment.build for segment in segments}) < len(segments):
-        raise ValueError("a build that is there twice")
+        raise ValueError("a build that is listed twice")
     if len({segment.file(DICTIONARIES).blocks for segment in segments}) > 1:
         raise ValueError("segments of different dictionaries")
     shared = {
-        (one.own_ids, one.dimension, one.words, one.norm_bytes, one.planes, one.metric) for one in segments
+        (one.own_ids, one.dimension, one.words, one.norm_bytes, one.planes, one.transformed, one.metric)
+        for one in segments
     }
     if len(shared) > 1:
         raise ValueError("segments of different kinds")
@@ -236,6 +241,6 @@ def _check(manifest: IndexManifest) -> None:
     if live is None:
         return
     if not _LIVE.fullmatch(live.file.path) or live.file.bytes != -(-manifest.all_source_rows // 8):
-        raise ValueError(f"{live.file.bytes} bytes of {live.file.path[:80]!r} for the rows that are there")
+        raise ValueError(f"{live.file.bytes} bytes of {live.file.path[:80]!r} for the existing rows")
     if manifest.live_rows < 0 or live.deleted == 0:
         raise ValueError(f"{live.deleted} deleted rows")

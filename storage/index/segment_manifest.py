@@ -12,7 +12,7 @@ from typing import Any
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams, Metric
-from aggtree.engine.tree.planes import fits_planes
+from aggtree.engine.tree.planes import allows_planes
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import IndexFormatError, SourceError
 from aggtree.storage.index.file_record import (
@@ -50,15 +50,15 @@ class SegmentManifest:
     build : id of the build, 12 hexadecimal digits.
     rows : vectors in the tree.
     source_rows : rows of the source and of the code store; more than `rows` when some were left out.
-    dimension, words, norm_bytes, planes, metric, own_ids : the same for all segments of an index.
+    dimension, words, norm_bytes, planes, transformed, metric, own_ids : the same for all segments.
         words : sizes of the dictionaries.
         planes : whether leaves are stored in planes.
-        metric : what queries are answered by: l2, ip or cosine.
+        transformed : whether vectors are moved or scaled before they are quantized, see the dictionaries.
+        metric : distance of queries: l2, ip or cosine.
         own_ids : whether the file `own_ids` gives the user's id of each row; the tree's ids are row numbers.
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
     files : all files in the build's directory.
-    parameters, source : how the segment was built, and the fingerprint of what from; for people and for
-        resume.
+    parameters, source : parameters of the build and fingerprint of its source, for people and to resume.
     codes : where the codes are, if not among the files.
     vectors : what opens the source again, for re-ranking; "" for an array, which nothing opens again.
     vectors_seal : of the user who named `vectors`; see `storage/places.py`.
@@ -78,6 +78,7 @@ class SegmentManifest:
     level_leaves: tuple[int, ...]
     files: tuple[FileRecord, ...]
     planes: bool = False
+    transformed: bool = False
     own_ids: bool = False
     parameters: dict[str, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
@@ -182,6 +183,7 @@ class SegmentManifest:
             words=as_counts(index["words"]),
             norm_bytes=as_count(index["norm_bytes"]),
             planes=as_flag(index.get("planes", False)),
+            transformed=as_flag(index.get("transformed", False)),
             level_nodes=as_counts(record["level_nodes"]),
             level_leaves=as_counts(record["level_leaves"]),
             parameters=dict(record["parameters"]),
@@ -215,7 +217,7 @@ def _check_counts(segment: SegmentManifest) -> None:
         raise ValueError("level 0 is not one root without leaves")
     if segment.norm_bytes not in ((0, 1) if segment.planes else (1, 2, 4)):
         raise ValueError(f"norms of {segment.norm_bytes} bytes")
-    if segment.planes and not (fits_planes(segment.layout) and segment.level_leaves[1] == segment.rows):
+    if segment.planes and not (allows_planes(segment.layout) and segment.level_leaves[1] == segment.rows):
         raise ValueError("leaves in planes behind long dictionaries, or below level 1")
     if sum(segment.level_leaves) != segment.rows or not 1 <= segment.rows <= segment.source_rows:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""What is known of a job beside its finished partitions, in work-<id>/facts.json.
+"""Facts about a job, apart from its finished partitions, in work-<id>/facts.json.
 
-One sealed record, replaced as a whole by the process that holds the index's lock. A damaged one counts as
-nothing known: what it held is found out again, or must be given by the user again.
+One sealed record, replaced as a whole by the process that holds the index's lock. A damaged record counts as
+empty: its facts are determined again, or must be given by the user again.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ FACTS = "facts.json"
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """Facts of a job; None for what is not known.
+    """Facts about a job; None if unknown.
 
     vectors : what opens the source again; "" for an array, which nothing opens again.
     vectors_seal : of the user who named `vectors`; see `storage/places.py`.
     own_ids : the file of the user's own ids, once they are copied.
     training_error : mean squared error of the rows that the dictionaries were trained on.
-    figures : what each finished stage took, in the order of their ends.
+    figures : time and memory of each finished stage, in the order in which they ended.
     """
 
     vectors: str | None = None
@@ -55,7 +55,7 @@ class JobFacts:
 
 
 def read_facts(job: JobRecord) -> JobFacts:
-    """What is known of a job."""
+    """The facts about a job."""
     path = job.work_directory / FACTS
     with suppress(IndexFormatError, KeyError, TypeError, ValueError, AttributeError):
         return JobFacts.from_json(read_sealed(path)) if path.exists() else JobFacts()
@@ -63,11 +63,11 @@ def read_facts(job: JobRecord) -> JobFacts:
 
 
 def save_facts(job: JobRecord, facts: JobFacts) -> None:
-    """Put these facts in the place of those that were known."""
+    """Replace the stored facts."""
     write_sealed(job.work_directory / FACTS, facts.to_json())
 
 
 def add_figures(job: JobRecord, stage: Mapping[str, Any]) -> None:
-    """Keep what one more stage took."""
+    """Add the figures of one more stage."""
     facts = read_facts(job)
     save_facts(job, replace(facts, figures=(*facts.figures, stage)))

@@ -1,4 +1,4 @@
-"""What a build was started with and how far it got, in work-<id>/.
+"""The parameters and the progress of a job, in work-<id>/.
 
     work-<id>/job.json                       parameters and source fingerprint
     work-<id>/done/<stage>/<partition>.json  one sealed record per finished partition
@@ -47,7 +47,7 @@ Task = Literal["build", "append", "compact"]
 
 
 def build_id(parameters: Mapping[str, Any], source: Mapping[str, Any]) -> str:
-    """Id of a build: 12 hexadecimal digits that depend on everything that decides its bytes."""
+    """Id of a build: 12 hexadecimal digits, a hash of everything that decides its bytes."""
     whole: dict[str, Json] = {
         "version": FORMAT_VERSION,
         "parameters": dict(parameters),
@@ -64,7 +64,7 @@ class JobRecord:
     parameters : JSON values that decide the bytes of the index; never memory or workers.
     source : fingerprint of the vectors.
     codes : URL of the code store; "" when it is in the build's directory.
-    task : what the job makes: an index, a segment of one (`append`), or one segment of all (`compact`).
+    task : the result of the job: an index, a segment (`append`), or one segment of all (`compact`).
     """
 
     index: Path
@@ -76,23 +76,23 @@ class JobRecord:
 
     @property
     def work_directory(self) -> Path:
-        """Where the job keeps what is removed at the commit."""
+        """Directory of the job's temporary files, removed at the commit."""
         return self.index / work_name(self.build)
 
     @property
     def build_directory(self) -> Path:
-        """Where the job writes what stays."""
+        """Directory of the job's permanent files."""
         return self.index / build_name(self.build)
 
     def save(self) -> None:
-        """Write what the job was started with."""
+        """Write the record of the job's parameters."""
         record: dict[str, Json] = {"parameters": self.parameters, "source": self.source}
         record |= {"codes": self.codes} if self.codes else {}
         record |= {"task": self.task} if self.task != "build" else {}
         write_sealed(self.work_directory / JOB, record)
 
     def record_done(self, stage: str, partition: int, record: Mapping[str, Json]) -> None:
-        """Note that the output of a partition is in place, with what is to be known about it."""
+        """Record that the output of a partition is in place, with facts about it."""
         directory = self.work_directory / DONE / stage
         make_directory(directory)
         write_sealed(directory / f"{partition}.json", {"partition": partition, "record": dict(record)})
@@ -109,7 +109,7 @@ class JobRecord:
         return dict(sorted(records.items()))
 
     def forget(self, stage: str, partition: int | None = None) -> None:
-        """Take back the record of a partition, or of a whole stage, whose output must be made again."""
+        """Remove the record of a partition, or of a whole stage, whose output must be recomputed."""
         directory = self.work_directory / DONE / stage
         if partition is None:
             remove_tree(directory)
@@ -129,7 +129,7 @@ def start_job(
     """Start or resume the build of these parameters; the caller holds the BuildLock.
 
     codes : URL of the code store of a new job; one that is resumed has its own.
-    task : a build takes the place of an index; another task goes on from the one that is there.
+    task : a build replaces an index; the other tasks extend the existing one.
 
     An unfinished or committed build of other parameters is refused by BuildMismatchError, unless
     `replace`: then unfinished work is removed, and the committed index stays until the new commit.
@@ -157,7 +157,7 @@ def start_job(
 
 
 def finish_job(index: Path) -> None:
-    """Remove what the committed manifest does not need: work directories, older builds, older deletions."""
+    """Remove files that the manifest does not name: work directories, older builds and deletions."""
     manifest = read_manifest(index)
     kept = {segment.directory for segment in manifest.segments}
     for path in (*work_in(index), *builds_in(index)):
@@ -181,7 +181,7 @@ def unfinished_jobs(index: Path) -> list[JobRecord]:
 
 
 def _read_job(work: Path) -> JobRecord | None:
-    """The job of a work directory; None when it was killed before it had written its record."""
+    """The job of a work directory; None if it was killed before its record was written."""
     if not (work / JOB).is_file():
         return None
     record = read_sealed(work / JOB)
@@ -193,7 +193,7 @@ def _read_job(work: Path) -> JobRecord | None:
 
 
 def _committed(index: Path, *, replace: bool) -> dict[str, JobRecord]:
-    """The builds of the index that is there, by their ids; the first one first."""
+    """The builds of the existing index, by their ids; the first one first."""
     if not (index / MANIFEST).exists():
         return {}
     try:
@@ -216,12 +216,12 @@ def _refuse(new: JobRecord, what: str, old: JobRecord | None) -> None:
 
 
 def python_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a build under the names that Python functions give them."""
+    """The parameters of a build under their names in Python functions."""
     return {PYTHON_NAMES.get(key, key): value for key, value in parameters.items()}
 
 
 def _difference(old: JobRecord, new: JobRecord) -> str:
-    """Which values differ, the old one first."""
+    """The values that differ, the old one first."""
     for kind, before, after in (
         ("parameters", old.parameters, new.parameters),
         ("input", old.source, new.source),

@@ -58,7 +58,7 @@ class Owner:
             return True
         same_name = self.host == socket.gethostname()
         if self.boot == _boot() == "":
-            return same_name  # a system that tells nothing else
+            return same_name  # the system provides nothing else
         return same_name and self.machine == _machine() != ""  # before it was booted again
 
     def is_gone(self) -> bool:
@@ -114,7 +114,7 @@ class BuildLock:
             self._descriptor = -1
 
     def _open(self) -> tuple[int, bool]:
-        """Descriptor of the file that has the name now, and whether the system can lock it."""
+        """Descriptor of the file that has the name at present, and whether the system can lock it."""
         while True:
             with atomic.explained(self.path):
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -185,7 +185,7 @@ def _namespace() -> str:
 
 
 def _start(pid: int) -> str:
-    """Start of a living process; "" when it is gone, dead but not yet reaped, or start times are unknown."""
+    """Start of a living process; "" if it has ended, is a zombie, or start times are unknown."""
     try:
         # The name in parentheses may hold spaces. After it come the state and, as 20th field, the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -10,6 +10,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+from helpers.sizes import sized
 from helpers.small_builds import DIMENSION, ROWS, SMALL, contents, recipe_of, vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,7 +48,7 @@ from aggtree.storage.work.lock import BuildLock
 from aggtree.storage.work.runs import write_run
 
 
-def test_a_build_tells_what_it_did(source: Path, tmp_path: Path) -> None:
+def test_a_build_reports_its_result(source: Path, tmp_path: Path) -> None:
     result = build(source, tmp_path / "index", workers=0, **SMALL)
     assert result.rows == ROWS and not result.already_built
     assert result.peak > 0
@@ -124,7 +125,7 @@ def test_any_kind_of_source_gives_the_same_bytes(
     index = tmp_path / "index"
     build(make(source), index, workers=2, **SMALL)
     ours, theirs = contents(index), contents(reference)
-    # The manifest says where the vectors are, if anything can open them again.
+    # The manifest records the location of the vectors, if they have one.
     del ours["manifest.json"], theirs["manifest.json"]
     assert ours == theirs
     made, expected = (read_manifest(path).first_segment for path in (index, reference))
@@ -234,7 +235,7 @@ def test_too_little_memory_is_refused_before_anything_is_written(source: Path, t
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 300])
+@pytest.mark.parametrize("rows", [1, 2, 5, sized(300, 40)])
 def test_few_rows(tmp_path: Path, rows: int) -> None:
     base = vectors(rows)
     build(base, tmp_path / "index", workers=0)
@@ -270,18 +271,18 @@ class TestInvalidRows:
 
     def test_in_training_are_refused_by_number(self, tmp_path: Path) -> None:
         base = self.base()
-        base[234, 1] = np.inf
-        with pytest.raises(SourceError, match=r"row 234 .*skip_invalid"):
+        base[634, 1] = np.inf
+        with pytest.raises(SourceError, match=r"row 634 .*skip_invalid"):
             build(base, tmp_path / "index", workers=0, **SMALL)
 
     def test_are_left_out_on_demand(self, tmp_path: Path) -> None:
         base = self.base()
-        base[234, 1] = np.inf
+        base[634, 1] = np.inf
         result = build(base, tmp_path / "index", workers=0, skip_invalid=True, **SMALL)
         assert (result.rows, result.left_out) == (ROWS - 3, 3)
         with open_index(tmp_path / "index") as index:
             ids, _ = index.search(base[0], ROWS, SearchParams.unlimited())
-            assert sorted(ids[0]) == [-1] * 3 + [row for row in range(ROWS) if row not in (234, 1500, 1900)]
+            assert sorted(ids[0]) == [-1] * 3 + [row for row in range(ROWS) if row not in (634, 1500, 1900)]
         assert verify_index(tmp_path / "index") == []
 
 
@@ -293,7 +294,7 @@ class Count:
 
 
 def flaky(task: Count, tick: Tick) -> int:
-    """Fails as often as the task's number says."""
+    """Fails as often as the task's number."""
     mark = Path(task.place) / str(task.number)
     failures = len(mark.read_text()) if mark.exists() else 0
     tick(4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliability import clusters, stores
+from reliability.long import clusters, stores
 
 FEW = {"frozen": 1}
 MORE = {"frozen": 1, "scheduler restarted": 1, "too little memory": 1, "two jobs": 1}

@@ -139,7 +139,7 @@ def test_an_index_replaced_meanwhile_is_not_damaged(tmp_path, monkeypatch):
     assert verify_index(tmp_path / "i") == []
 
 
-def test_a_block_the_device_does_not_give_is_told(tmp_path, monkeypatch):
+def test_a_block_the_device_does_not_give_is_reported(tmp_path, monkeypatch):
     make_index(tmp_path / "i")
 
     def broken(*_):
@@ -246,7 +246,7 @@ def far_label(array, manifest):
         ("leaf_start", change(-1, 501), "501 at the end, expected 500"),
         ("labels", change(0, 3), "label 3 of the root"),
         ("norms", change(0, 3), "of the root, expected 0"),
-        ("labels", change(1, 99), "first_labels says"),
+        ("labels", change(1, 99), "first_labels has"),
         ("labels", swap_siblings, "below one parent, expected rising labels"),
         ("labels", far_label, "label 200 of a dictionary of 7 words"),
         ("first_labels", change(0, 299), "expected rising labels"),
@@ -322,7 +322,7 @@ def test_a_deep_check_finds_a_tree_of_other_codes(tmp_path):
     recommitted(tmp_path / "i", manifest, "codes.zarr/c/1/0")
     assert verify_index(tmp_path / "i") == []
     (damage,) = verify_index(tmp_path / "i", deep=True)
-    assert "rows 200 to 400: the tree holds other codes than codes.zarr" in str(damage)
+    assert "rows 200 to 400: the codes in the tree differ from those in codes.zarr" in str(damage)
 
 
 def test_damages_are_told_in_order():

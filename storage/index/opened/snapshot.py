@@ -1,8 +1,8 @@
 """One committed state of an index, open: what a search holds from its first step to its last.
 
-A snapshot is never changed. A newer commit is another snapshot, which takes over the segments that stayed;
-closing an index drops its snapshot. A search on another thread keeps the one it began with, and with it the
-maps, until it returns.
+A snapshot is immutable. A newer commit is another snapshot, which shares the segments that did not change;
+closing an index drops its snapshot. A search on another thread keeps the snapshot it began with, and with
+it the maps, until it returns.
 """
 
 import threading
@@ -32,7 +32,7 @@ from aggtree.storage.row_bits import clear_missing, extended
 
 
 class Snapshot:
-    """The files of one commit, mapped, and what they can be queried for.
+    """The mapped files of one commit, and the queries they answer.
 
     own_ids : the user's id of each row, or None.
     maps : the pages of all files.
@@ -86,7 +86,7 @@ class Snapshot:
         )
 
     def nearest(self, queries: ArrayLike, request: SearchRequest) -> tuple[Answer, SearchCounts]:
-        """The k nearest of each query, by own ids if there are any, and how much each query looked at."""
+        """The k nearest of each query, by own ids if there are any, and how much each query visited."""
         found, counts = find_nearest(self.space, queries, request)
         self._check_rows(found.ids)
         if self.own_ids is not None:
@@ -110,7 +110,7 @@ class Snapshot:
             raise IndexFormatError(f"{self.path}: row {wrong} in a tree of {known} rows: damaged, verify it")
 
     def filter(self, within: Within) -> Filter:
-        """The rows a user allows and that are there."""
+        """The rows a user allows, without deleted ones."""
         if isinstance(within, Filter) and within in self._filters:
             return within
         made = make_filter(within, self.manifest.all_source_rows, self.own_ids)
@@ -155,6 +155,6 @@ class Snapshot:
 
 
 def _open_segments(path: Path, manifest: IndexManifest, before: Snapshot | None) -> list[OpenSegment]:
-    """All segments; those that an earlier snapshot has open are not opened again."""
+    """All segments; those already open in an earlier snapshot are shared."""
     known = {segment.files: segment for segment in before.segments} if before is not None else {}
     return [known.get(segment.files) or OpenSegment(path, segment) for segment in manifest.segments]

@@ -1,10 +1,11 @@
-"""The vectors behind the ids of an index, for exact distances: its sources, found again and compared.
+"""The vectors of an index, for exact distances: its sources, reopened and compared with it.
 
-An index that has grown was made from several sources, one after the other; each is ranked where its rows
-lie, and the nearest of all are the nearest. Nothing here is closed by hand: a file is closed with the last
-search that holds it, so that closing an index pulls none away from a search on another thread.
+An index with appended segments has several sources; candidates are ranked within each source, and the
+results merged. Files are not closed explicitly: a file closes with the last search that holds it, so
+closing an index does not disturb a search on another thread.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from aggtree.storage.errors import SourceError
 from aggtree.storage.index.file_record import SourcePiece
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.opened.raw_vectors import RawVectors
-from aggtree.storage.places import may_open, refusal
+from aggtree.storage.places import COMPUTED, may_open, refusal
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source
 from aggtree.storage.sources.joined import JoinedSource, rows_of
@@ -33,6 +34,7 @@ OneSource = str | os.PathLike[str] | NDArray[np.generic] | VectorSource
 Vectors = OneSource | Sequence[OneSource]
 """Where the vectors are: one source of all rows, or a list of those they came from."""
 
+LOGGER = logging.getLogger("aggtree")
 REMEDY = "pass their location as `vectors`"
 
 
@@ -54,13 +56,19 @@ class IndexVectors:
         """Rows of all sources."""
         return self.source.rows
 
+    @property
+    def in_place(self) -> bool:
+        """Whether all rows lie in memory or in local files as they are served."""
+        return all(part.in_place for part in self._parts)
+
     def rank(self, queries: ArrayLike, candidates: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
         """The k nearest of each query's candidates (q, c), by exact distance, equal ones by id."""
+        if len(self._parts) == 1:
+            return as_answer(self._parts[0].nearest(queries, candidates, k, threads))
         found = []
         for part, start in zip(self._parts, self._starts, strict=True):
             inside = (candidates >= start) & (candidates < start + part.source.rows)
-            own = candidates if len(self._parts) == 1 else np.where(inside, candidates - start, -1)
-            found.append(part.nearest(queries, own, k, threads))
+            found.append(part.nearest(queries, np.where(inside, candidates - start, -1), k, threads))
         return self._answer(found, k)
 
     def rank_rows(self, queries: ArrayLike, rows: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
@@ -98,7 +106,7 @@ class IndexVectors:
 class LazyVectors:
     """The vectors of one state of an index, opened when a search first needs them.
 
-    given : where they are, if not where they were when the index was built
+    given : their location, if they moved since the build
     """
 
     def __init__(self, index: Path, manifest: IndexManifest, given: Vectors | None = None) -> None:
@@ -111,11 +119,11 @@ class LazyVectors:
 
     @property
     def location(self) -> str | None:
-        """What opens the given vectors in another process; None for arrays, and if none were given."""
+        """Location that opens the given vectors in another process; None for arrays or if none were given."""
         return self._given if isinstance(self._given, str) else None
 
     def open(self) -> IndexVectors:
-        """The vectors; SourceError when they are gone or have changed."""
+        """The vectors; SourceError if they are missing or have changed."""
         with self._lock:
             if self._opened is None:
                 source = None if self._given is None else _as_source(self._given)
@@ -126,7 +134,7 @@ class LazyVectors:
             return self._opened
 
     def open_if_present(self) -> IndexVectors | None:
-        """The vectors, or None; missing ones are looked for once."""
+        """The vectors, or None; a missing file is searched for only once."""
         if self._opened is None and self._missing:
             return None
         try:
@@ -134,6 +142,23 @@ class LazyVectors:
         except SourceError:
             self._missing = True
             return None
+
+    def open_in_place(self) -> IndexVectors | None:
+        """The vectors if they are an array or a local file whose rows can be read in place, or None.
+
+        A file that cannot be used is reported once, because answers are less accurate without it.
+        """
+        if self._given is None and not all(_is_local(piece.vectors) for piece in self._manifest.all_pieces):
+            return None
+        if self._opened is None and self._missing:
+            return None
+        try:
+            vectors = self.open()
+        except SourceError as error:
+            self._missing = True
+            LOGGER.warning("answers are not re-ranked: %s", error)
+            return None
+        return vectors if vectors.in_place else None
 
     def for_state(self, manifest: IndexManifest) -> "LazyVectors":
         """The vectors of a later state of the index: the same ones, unless its sources are others."""
@@ -144,7 +169,7 @@ class LazyVectors:
 
 
 def _open_vectors(index: Path, manifest: IndexManifest, given: VectorSource | None) -> IndexVectors:
-    """The vectors of an index, from the source given or those recorded; SourceError if they are others."""
+    """The vectors of an index, from the source given or those recorded; SourceError if they changed."""
     pieces = manifest.all_pieces
     if given is not None and len(pieces) > 1 and given.rows != manifest.all_source_rows:
         expected = f"expected the {manifest.all_source_rows:,} of {index} in order"
@@ -161,7 +186,7 @@ def _open_vectors(index: Path, manifest: IndexManifest, given: VectorSource | No
 
 
 def _refuse_others(index: Path, source: VectorSource, piece: SourcePiece, metric: Metric) -> None:
-    """SourceError if the rows are not those that were encoded."""
+    """SourceError if the rows differ from those that were encoded."""
     found = metric_source(source, metric).fingerprint()
     different = [name for name in found if found[name] != piece.source.get(name)]
     if different:
@@ -186,6 +211,11 @@ def _is_location(vectors: Vectors | None) -> bool:
     if vectors is None or isinstance(vectors, (VectorSource, np.ndarray)):
         return False
     return isinstance(vectors, (str, os.PathLike)) or all(_is_location(part) for part in vectors)
+
+
+def _is_local(vectors: str) -> bool:
+    """Whether a recorded location is a file of this machine; "" is that of an array."""
+    return bool(vectors) and "://" not in vectors and not vectors.startswith(COMPUTED)
 
 
 def _recorded_source(index: Path, piece: SourcePiece) -> VectorSource:

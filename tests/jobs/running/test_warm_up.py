@@ -21,7 +21,7 @@ FINGERPRINT = {"rows": 3000, "dimension": 12, "dtype": "uint8", "crc32c": "00000
 
 @pytest.fixture
 def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What children were told; none is started, and each succeeds."""
+    """The orders given to children; none is started, and each succeeds."""
     orders: list[str] = []
 
     def run(command: list[str], **options: Any) -> SimpleNamespace:
@@ -72,7 +72,7 @@ def test_a_place_that_cannot_be_written_is_no_error(
     assert len(children) == 2
 
 
-def test_the_child_does_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_builds_a_tiny_index(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
     plain = subprocess.run
 
