@@ -1,4 +1,4 @@
-"""Searches re-rank by themselves where the vectors are at hand, and say so where they are not."""
+"""Searches re-rank by default if the vectors are available, and report it if they are not."""
 
 import logging
 from pathlib import Path
