@@ -19,13 +19,13 @@ from aggtree.engine.exact.neighbours_kernels import (
     replace_farthest,
 )
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.intrinsics import prefetch
-from aggtree.engine.simd.row_instructions import (
+from aggtree.engine.simd.instructions.rows import (
     bfloat16_value,
     float16_value,
     sum_products,
     sum_squares,
 )
+from aggtree.engine.simd.intrinsics import prefetch
 from aggtree.engine.simd.vector_code import LANES
 
 # Components whose squared differences, of bytes, add up in 32 bits.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.scan.records import LABELS, FirstLevel, TableWords
 from aggtree.engine.scan.table_kernels import DIMENSION_STEP
-from aggtree.engine.simd.byte_product_instructions import QUAD, ZERO
+from aggtree.engine.simd.instructions.byte_products import QUAD, ZERO
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.tree.layout import Tree
 

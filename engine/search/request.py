@@ -12,7 +12,7 @@ from aggtree.engine.params import SearchParams
 from aggtree.engine.scan.first_level import padded
 from aggtree.engine.scan.table_kernels import DIMENSION_STEP, FEW
 from aggtree.engine.search.filters import Filter
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
 
 # Bytes of integers whose squares add up in float32, whatever the dimension.
 SMALL_INTEGER = 2

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggtree.engine.clustering.distances import panel_layout
 from aggtree.engine.clustering.distances_kernels import Rows, multiply_rows
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.training.least_squares_kernels import add_by_word, count_pairs
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.vector_instructions import add_squares
+from aggtree.engine.simd.instructions.vectors import add_squares
 
 SUMS = 8
 

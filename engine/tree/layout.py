@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import TreeParams
-from aggtree.engine.simd.plane_instructions import SPARE_BYTES
+from aggtree.engine.simd.instructions.planes import SPARE_BYTES
 from aggtree.engine.tree.build_kernels import (
     SUMS,
     FillState,

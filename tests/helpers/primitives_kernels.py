@@ -2,19 +2,18 @@
 
 from typing import Any
 
-from aggtree.engine.simd.byte_product_instructions import score_bytes
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.intrinsics import load_8_bytes
-from aggtree.engine.simd.plane_instructions import scan_block
-from aggtree.engine.simd.product_instructions import multiply_tile
-from aggtree.engine.simd.row_instructions import (
+from aggtree.engine.simd.instructions.byte_products import score_bytes
+from aggtree.engine.simd.instructions.planes import scan_block
+from aggtree.engine.simd.instructions.products import multiply_tile
+from aggtree.engine.simd.instructions.rows import (
     bfloat16_value,
     float16_value,
     sum_products,
     sum_squares,
 )
-from aggtree.engine.simd.sieve_instructions import sieve_64, sieve_64_of_nine
-from aggtree.engine.simd.vector_instructions import (
+from aggtree.engine.simd.instructions.sieve import sieve_64, sieve_64_of_nine
+from aggtree.engine.simd.instructions.vectors import (
     add_squares,
     count_at_most,
     lanes_at_most,
@@ -22,6 +21,7 @@ from aggtree.engine.simd.vector_instructions import (
     row_minima,
     score_row,
 )
+from aggtree.engine.simd.intrinsics import load_8_bytes
 
 
 @kernel

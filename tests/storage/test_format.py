@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.make_golden import ANSWERS, DATA, DELETED, golden_codes, make, queries
+from helpers.golden.make_golden import ANSWERS, DATA, DELETED, golden_codes, make, queries
 from helpers.places import ROOT
 
 from aggtree.engine.params import SearchParams

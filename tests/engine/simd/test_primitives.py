@@ -11,18 +11,18 @@ from helpers.sizes import needs_jit
 
 from aggtree.engine.scan.scratch import sieve_index
 from aggtree.engine.simd import emulation
-from aggtree.engine.simd.byte_product_instructions import QUAD, VECTORS
-from aggtree.engine.simd.plane_instructions import (
+from aggtree.engine.simd.instructions.byte_products import QUAD, VECTORS
+from aggtree.engine.simd.instructions.planes import (
     BLOCK_LEAVES,
     LARGEST_ENTRY,
     SPARE_BYTES,
     TABLE_BYTES,
     table_row,
 )
-from aggtree.engine.simd.product_instructions import TILE_ROWS
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, PLANES, READ_AHEAD, SIEVE_BYTES, SIEVED
+from aggtree.engine.simd.instructions.products import TILE_ROWS
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE, PLANES, READ_AHEAD, SIEVE_BYTES, SIEVED
+from aggtree.engine.simd.instructions.vectors import CHUNK
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import CHUNK
 
 pytestmark = needs_jit
 
