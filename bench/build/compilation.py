@@ -5,7 +5,7 @@
 Each step is a process of its own: a build until its training starts, and the rest of it; then, on another
 cache that is empty at first, the first search, the first with a filter, with re-ranking, after an append and
 a deletion; then a process that finds all kernels on disk. CPU seconds include those of child processes,
-imports and opening. Seconds of a kernel are those that no kernel it calls took.
+imports and opening. Seconds of a kernel exclude those of the kernels it calls.
 """
 
 import argparse

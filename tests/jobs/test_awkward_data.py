@@ -1,4 +1,4 @@
-"""Builds of data far from zero, in tiny units or with far rows, and what builds say of them."""
+"""Builds of data far from zero, in tiny units or with far rows, and the warnings of builds."""
 
 import logging
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.in_memory import exact_distances
+from helpers.sizes import many_rows
 
 import aggtree
 from aggtree.engine.params import SearchParams
@@ -16,6 +17,7 @@ from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.dictionary_file import load_dictionaries
 from aggtree.storage.index.manifest import read_manifest
 
+pytestmark = many_rows
 ROWS, QUERIES, DIMENSION = 2000, 100, 16
 RECORDS: dict[str, Any] = {"words": (128, 128, 128), "beam": 4}
 PLANES: dict[str, Any] = {"bytes_per_vector": 5, "beam": 4}
