@@ -31,7 +31,7 @@ def part() -> str:
 {where}, commit {line["commit"]}. CPU seconds include imports and child processes.
 
 {table}
-A later process imports aggtree, opens the index and answers its first query in {later["wall"]:.2f} s, of which
+A later process imports aggtree, opens the index and searches in {later["wall"]:.2f} s, of which
 {later["cpu"]:.2f} s on the processor. `import aggtree` takes {1000 * found["import"]["wall"]:.0f} ms.
 All kernels of searches take {found["cache_bytes"] / 1e6:.1f} MB on disk.
 
