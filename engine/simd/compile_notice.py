@@ -1,4 +1,4 @@
-"""One line for whoever waits for the compiler.
+"""One line for users who wait for the compiler.
 
 Compilation takes seconds, once for each machine. A process that has spent more than two of them reports
 it once, as a warning of the logger `aggtree`, or to the function that displays progress.
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from aggtree.engine.simd import kernel_cache
 
 PATIENCE = 2.0
-"""Seconds of compilation that pass without a word."""
+"""Seconds of compilation without a notice."""
 LOGGER = logging.getLogger("aggtree")
 
 
 class _Notice:
-    """Counts the seconds of this process, and who is told of them."""
+    """Counts the compile seconds of this process, and reports them to listeners."""
 
     def __init__(self) -> None:
         self.show: Callable[[str], None] = LOGGER.warning
