@@ -13,7 +13,14 @@ import numpy as np
 
 from aggtree.jobs.report.charts import LineChart, Series
 from bench import record
-from bench.report import algorithm_report, embeddings_report, paper_figures, paper_report, scale_report
+from bench.report import (
+    algorithm_report,
+    compilation_report,
+    embeddings_report,
+    paper_figures,
+    paper_report,
+    scale_report,
+)
 from bench.report.generated import IMAGES, MISSING, ROOT, Output, image_file, markdown
 
 RECALL = 0.94
@@ -142,6 +149,7 @@ def make() -> Output:
     output.page(explanation / "scale.md", scale_report.parts(output))
     output.page(explanation / "embeddings.md", embeddings_report.parts())
     output.page(explanation / "memory.md", {"projected": scale_report.memory_table()})
+    output.page(ROOT / "docs" / "how-to" / "deploy.md", {"compilation": compilation_report.part()})
     return output
 
 
