@@ -9,6 +9,7 @@ them as labels:
     wide     | i_1 hi | i_1 lo | i_2 | ... |    width M + 1
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,6 +44,11 @@ class CodeLayout:
     def width(self) -> int:
         """Bytes of a code."""
         return self.levels + self.wide
+
+    @property
+    def bits(self) -> float:
+        """Bits of the labels behind a wide first dictionary, whose label is where a leaf hangs."""
+        return sum(math.log2(size) for size in self.words[self.wide :])
 
     def prefix_bytes(self, level: int) -> int:
         """Bytes of the first `level` labels."""

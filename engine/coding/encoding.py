@@ -13,8 +13,8 @@ from aggtree.engine.coding.stages import stages
 from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import SHORT_WORDS, CodeLayout, Dictionaries
 from aggtree.engine.params import MAX_BEAM
+from aggtree.engine.simd.instructions.vectors import CHUNK
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import CHUNK
 
 CHUNK_ROWS = 8192
 """Rows converted and checked at a time: the only copy of the data that is ever made."""

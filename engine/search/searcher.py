@@ -36,9 +36,9 @@ from aggtree.engine.search.plane_search_kernels import search_planes
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
 from aggtree.engine.search.request import check_queries, chosen_params, default_plane_search, default_search
 from aggtree.engine.search.search_kernels import search_tree
+from aggtree.engine.simd.instructions.products import TILE_ROWS
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE
 from aggtree.engine.simd.intrinsics import compiled_entry
-from aggtree.engine.simd.product_instructions import TILE_ROWS
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
 from aggtree.engine.tree.layout import Tree, check_tree, record_sizes
 
 MAX_LEVEL_NODES = 2**32

@@ -1,4 +1,4 @@
-"""What online annealing remembers between batches, and the trainer's state as named arrays."""
+"""The state of online annealing between batches, and the trainer's state as named arrays."""
 
 from dataclasses import dataclass, replace
 from typing import cast
@@ -24,7 +24,7 @@ WIDER = 2.0
 
 @dataclass(frozen=True)
 class OnlineState:
-    """A uniform sample of the rows of trusted batches, and counts of what was seen.
+    """A uniform sample of the rows of trusted batches, and counts of batches and rows.
 
     sample : (r, d) uint8 or float32, r at most SAMPLE_ROWS.
     batches : batches seen. trusted : rows the sample stands for. odd : odd batches in a row.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from aggtree.engine.training.wide_dictionary_trainer import PASSES
 from aggtree.engine.transform import find_transform
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree_partition
+from aggtree.jobs.planning.costs import Workload, index_bytes
+from aggtree.jobs.planning.defaults import words_of_bytes
 from aggtree.jobs.planning.plan import Plan, StageName
 from aggtree.jobs.planning.recipe import Choices, Recipe, make_recipe
 from aggtree.jobs.planning.training_rows import training_rows
@@ -32,9 +34,25 @@ FIRST_BATCH_FACTOR = 15.0  # the first batch is annealed in about that many roun
 COMMIT_BYTES_PER_SECOND = 400e6
 
 
+CODE_SIZES = (8, 16, 32, 64, 128)
+"""Bytes per vector that a plan compares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeChoice:
+    """What an index with codes of so many bytes would take: disk, and about how many seconds."""
+
+    bytes_per_vector: int
+    index_bytes: int
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """A plan with the seconds each stage is expected to take on this machine."""
+    """A plan with the seconds each stage is expected to take on this machine.
+
+    alternatives : the same build with shorter and longer codes, where the code is chosen by its bytes.
+    """
 
     source: str
     rows: int
@@ -42,6 +60,7 @@ class BuildPlan:
     recipe: Recipe
     plan: Plan
     seconds: dict[StageName, float]
+    alternatives: tuple[CodeChoice, ...] = ()
 
 
 def plan_build(source: VectorSource, choices: Choices, options: RunOptions) -> BuildPlan:
@@ -51,14 +70,32 @@ def plan_build(source: VectorSource, choices: Choices, options: RunOptions) -> B
     work = workload_of(recipe, source.fingerprint(), source, options.codes or "")
     with cluster_of(options) as cluster:
         plan = plan_of(work, options, source, cluster)
+    seconds = _estimate(source, recipe, plan)
     return BuildPlan(
         source=source.spec,
         rows=source.rows,
         dimension=source.dimension,
         recipe=recipe,
         plan=plan,
-        seconds=_estimate(source, recipe, plan),
+        seconds=seconds,
+        alternatives=_alternatives(work, recipe, seconds),
     )
+
+
+def _alternatives(work: Workload, recipe: Recipe, seconds: dict[StageName, float]) -> tuple[CodeChoice, ...]:
+    """Builds with other bytes per vector; training and encoding take time in proportion to the labels."""
+    if not (recipe.tree.planes and recipe.trains):
+        return ()
+    found = []
+    for size in CODE_SIZES:
+        words = words_of_bytes(work.rows, size, recipe.metric)
+        longer = (len(words) - 1) / max(1, len(recipe.words) - 1)
+        scaled = sum(
+            time * (longer if stage in ("train", "encode") else 1) for stage, time in seconds.items()
+        )
+        other = replace(work, annealing=replace(work.annealing, words=words))
+        found.append(CodeChoice(bytes_per_vector=size, index_bytes=index_bytes(other), seconds=scaled))
+    return tuple(found)
 
 
 def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[StageName, float]:

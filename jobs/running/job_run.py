@@ -1,6 +1,5 @@
 """The frame of every job that writes an index: options, plan, lock, workers, time and memory."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.plan import Plan, StageName, make_plan
 from aggtree.jobs.planning.recipe import Recipe
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.running.memory import MemoryMeter, format_size, parse_size
 from aggtree.jobs.running.progress import ProgressChoice, make_progress
 from aggtree.storage.errors import IndexFormatError
@@ -78,7 +78,7 @@ class RunOptions:
     def most_workers(self) -> int:
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers {self.workers}: expected 0 or more")
-        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+        return usable_cores() if self.workers is None else self.workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +136,7 @@ class JobRun:
     @contextmanager
     def _stages(self, job: JobRecord, inputs: "StageInputs") -> "Iterator[Stages]":
         """The stages with progress, memory meter, and workers started on first use."""
+        from aggtree.engine.simd.compile_notice import notice_shown_by
         from aggtree.jobs.planning.disk_space import check_room
         from aggtree.jobs.running.checks import check_scheduler, check_workers
         from aggtree.jobs.running.stage_runner import StageRunner
@@ -150,7 +151,11 @@ class JobRun:
         if self.cluster is not None:
             check_scheduler(self.cluster.client)
             check_workers(self.cluster, inputs.source, job.index, job.codes)
-        with make_progress(self.options.progress) as progress, MemoryMeter() as meter:
+        with (
+            make_progress(self.options.progress) as progress,
+            notice_shown_by(progress.note),
+            MemoryMeter() as meter,
+        ):
             progress.memory = lambda: meter.now
             progress.note(f"{job.index}: {job.source['rows']:,} rows, {_described(self.plan)}")
             compile_kernels(recipe, job.source, progress)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import Metric
-from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES, SPARE_BYTES
+from aggtree.engine.simd.instructions.planes import BLOCK_LEAVES, SPARE_BYTES
 from aggtree.engine.tree.layout import TreeShape, tree_shape
 from aggtree.engine.tree.planes import pack_planes
 from aggtree.storage.array_file import ArrayFile

@@ -24,7 +24,7 @@ NAMES = ("kills", "faults", "damage", "fuzz", "readers", "forgeries", "threads",
 
 def run(name: str, work: Path | None, seed: int) -> bool:
     """Run one; whether its bar was met."""
-    form = importlib.import_module(f"reliability.{name}")
+    form = importlib.import_module(f"reliability.long.{name}")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=work, prefix=f"{name}-") as place:
         counts: dict[str, int] = form.run(Path(place), seed)

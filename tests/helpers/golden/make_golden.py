@@ -1,6 +1,6 @@
 """Makes tests/data/format-<version>: an index of the present format, kept to be read by all later releases.
 
-    python -m helpers.make_golden 3        (in tests/)
+    python -m helpers.golden.make_golden 3        (in tests/)
 
 Run once when the format's version is raised, never to make a failing test pass.
 """
