@@ -34,8 +34,8 @@ def score_short_paths(
 ) -> Int32:
     """scores[p · LANES + k] = base[p] + own[column + k] + Σ_{j < count} table[first + r · LANES + k].
 
-    For each path p < live, r = paths[path + p · LANES + j], and k < LANES; returns the least score. table int16,
-    whose sums must fit 16 bits; paths uint8; own, base and scores int32.
+    For each path p < live, r = paths[path + p · LANES + j], and k < LANES; returns the least score.
+    table int16, whose sums must fit 16 bits; paths uint8; own, base and scores int32.
     """
     own_terms, rows = (own + column).load(INTS), table + first
 
@@ -62,9 +62,7 @@ def _bits_of(mask: Value) -> Value:
 
 
 @primitive(emulation.collect_keys)
-def collect_keys(
-    code: Code, scores: Array, live: Int64, limit: Int32, least: Int32, keys: Array
-) -> Int64:
+def collect_keys(code: Code, scores: Array, live: Int64, limit: Int32, least: Int32, keys: Array) -> Int64:
     """Put the keys of all scores[: live · LANES] up to `limit` into keys, path by path; return their number.
 
     LANES keys behind the last become NO_KEY. keys and scores int32.

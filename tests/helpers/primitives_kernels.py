@@ -7,6 +7,7 @@ from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.simd.intrinsics import load_8_bytes
 from aggtree.engine.simd.plane_instructions import scan_block
 from aggtree.engine.simd.product_instructions import multiply_tile
+from aggtree.engine.simd.short_instructions import collect_keys, copy_path, rank_of_key, score_short_paths
 from aggtree.engine.simd.sieve_instructions import sieve_64, sieve_64_of_nine
 from aggtree.engine.simd.vector_instructions import (
     add_squares,
@@ -33,6 +34,37 @@ def call_score_row(
     lane: Any,
 ) -> Any:
     return score_row(table, offsets, count, own, first, base, words, scores, place, minima, lane)
+
+
+@kernel
+def call_score_short_paths(
+    table: Any,
+    first: Any,
+    paths: Any,
+    path: Any,
+    count: Any,
+    own: Any,
+    column: Any,
+    base: Any,
+    live: Any,
+    scores: Any,
+) -> Any:
+    return score_short_paths(table, first, paths, path, count, own, column, base, live, scores)
+
+
+@kernel
+def call_collect_keys(scores: Any, live: Any, limit: Any, least: Any, keys: Any) -> Any:
+    return collect_keys(scores, live, limit, least, keys)
+
+
+@kernel
+def call_rank_of_key(keys: Any, count: Any, key: Any) -> Any:
+    return rank_of_key(keys, count, key)
+
+
+@kernel
+def call_copy_path(paths: Any, source: Any, target: Any) -> Any:
+    return copy_path(paths, source, target)
 
 
 @kernel
@@ -109,6 +141,10 @@ def call_load_8_bytes(array: Any, offset: Any) -> Any:
 CALLS = {
     "scan_block": call_scan_block,
     "score_row": call_score_row,
+    "score_short_paths": call_score_short_paths,
+    "collect_keys": call_collect_keys,
+    "rank_of_key": call_rank_of_key,
+    "copy_path": call_copy_path,
     "row_minima": call_row_minima,
     "count_at_most": call_count_at_most,
     "lanes_at_most": call_lanes_at_most,
