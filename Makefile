@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz readers reliability lint format docs numbers clean
+.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads readers reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -59,10 +59,16 @@ damage: $(VENV)/installed  ## indexes cut at every 4 KiB and 2,400 bits of them 
 fuzz: $(VENV)/installed  ## 100,000 spoiled files for all readers
 	$(LONG) fuzz
 
+forgeries: $(VENV)/installed  ## 5,400 indexes forged under checksums that match
+	$(LONG) forgeries
+
+threads: $(VENV)/installed  ## 1,000,000 answers to 16 threads that share an index, refresh and close it
+	$(LONG) threads
+
 readers: $(VENV)/installed  ## 8 processes searching for a minute while the index is rebuilt 20 times
 	$(LONG) readers
 
-reliability: torture faults damage fuzz readers  ## the five above
+reliability: torture faults damage fuzz forgeries threads readers  ## all of the above that count
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .
@@ -73,7 +79,7 @@ format: $(VENV)/installed  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The variable hides a notice that Material for MkDocs prints about its successor; it says nothing of the pages.
+# The variable hides a notice that Material for MkDocs prints about its successor; it does not concern the pages.
 docs: $(VENV)/installed-docs  ## build the documentation into site/; a warning is an error
 	$(BIN)/python docs/command_line_page.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -6,41 +6,42 @@ which is implemented in `aggtree.engine` (algorithms on arrays), `aggtree.storag
 (memory, scheduling, resuming, command line).
 """
 
-import os
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from aggtree.engine.params import AnnealingParams, SearchParams, TreeParams
-from aggtree.engine.search.searcher import Answer
-from aggtree.engine.search.tuned import TunedPoint
-from aggtree.jobs.append import AppendResult, append
-from aggtree.jobs.build import build
-from aggtree.jobs.compact import compact
-from aggtree.jobs.delete import DeleteResult, delete
-from aggtree.jobs.exact import exact
-from aggtree.jobs.export import ExportResult, export
-from aggtree.jobs.plan import plan
-from aggtree.jobs.planning.estimate import BuildPlan
-from aggtree.jobs.report import report
-from aggtree.jobs.running.job_run import BuildResult
-from aggtree.jobs.running.progress import Progress
-from aggtree.jobs.tune import tune
-from aggtree.jobs.verify import verify
-from aggtree.storage.errors import (
-    AggtreeError,
-    BuildLockedError,
-    BuildMismatchError,
-    DiskError,
-    IndexFormatError,
-    JobError,
-    MemoryBudgetError,
-    SourceError,
-    UnreachableError,
-)
-from aggtree.storage.index.opened.vectors import Vectors
-from aggtree.storage.index.reader import Index, open_index
-from aggtree.storage.keywords import explain_keywords
-from aggtree.storage.sources.base import VectorSource, open_source
-from aggtree.storage.verify.index import Damage
-from aggtree.storage.version import __version__
+if TYPE_CHECKING:  # type checkers and editors read this; at run time a name is imported when it is used first
+    from aggtree.engine.params import AnnealingParams, SearchParams, TreeParams
+    from aggtree.engine.search.searcher import Answer
+    from aggtree.engine.search.tuned import TunedPoint
+    from aggtree.jobs.append import AppendResult, append
+    from aggtree.jobs.build import build
+    from aggtree.jobs.compact import compact
+    from aggtree.jobs.delete import DeleteResult, delete
+    from aggtree.jobs.exact import exact
+    from aggtree.jobs.export import ExportResult, export
+    from aggtree.jobs.plan import plan
+    from aggtree.jobs.planning.estimate import BuildPlan
+    from aggtree.jobs.report import report
+    from aggtree.jobs.running.job_run import BuildResult
+    from aggtree.jobs.running.progress import Progress
+    from aggtree.jobs.tune import tune
+    from aggtree.jobs.verify import verify
+    from aggtree.storage.errors import (
+        AggtreeError,
+        BuildLockedError,
+        BuildMismatchError,
+        DiskError,
+        IndexFormatError,
+        JobError,
+        MemoryBudgetError,
+        SourceError,
+        UnreachableError,
+    )
+    from aggtree.storage.index.opening import open
+    from aggtree.storage.index.reader import Index
+    from aggtree.storage.sources.base import VectorSource, open_source
+    from aggtree.storage.verify.index import Damage
+    from aggtree.storage.version import __version__
 
 __all__ = [
     "AggtreeError",
@@ -81,15 +82,59 @@ __all__ = [
     "verify",
 ]
 
+_HOMES = {
+    "AnnealingParams": "engine.params",
+    "SearchParams": "engine.params",
+    "TreeParams": "engine.params",
+    "Answer": "engine.search.searcher",
+    "TunedPoint": "engine.search.tuned",
+    "AppendResult": "jobs.append",
+    "append": "jobs.append",
+    "build": "jobs.build",
+    "compact": "jobs.compact",
+    "DeleteResult": "jobs.delete",
+    "delete": "jobs.delete",
+    "exact": "jobs.exact",
+    "ExportResult": "jobs.export",
+    "export": "jobs.export",
+    "plan": "jobs.plan",
+    "BuildPlan": "jobs.planning.estimate",
+    "report": "jobs.report",
+    "BuildResult": "jobs.running.job_run",
+    "Progress": "jobs.running.progress",
+    "tune": "jobs.tune",
+    "verify": "jobs.verify",
+    "AggtreeError": "storage.errors",
+    "BuildLockedError": "storage.errors",
+    "BuildMismatchError": "storage.errors",
+    "DiskError": "storage.errors",
+    "IndexFormatError": "storage.errors",
+    "JobError": "storage.errors",
+    "MemoryBudgetError": "storage.errors",
+    "SourceError": "storage.errors",
+    "UnreachableError": "storage.errors",
+    "open": "storage.index.opening",
+    "Index": "storage.index.reader",
+    "VectorSource": "storage.sources.base",
+    "open_source": "storage.sources.base",
+    "Damage": "storage.verify.index",
+    "__version__": "storage.version",
+}
+"""The module of each name, below this package."""
 
-@explain_keywords
-def open(path: str | os.PathLike[str], vectors: Vectors | None = None) -> Index:
-    """Open a committed index, mapped read-only; IndexFormatError when it is missing or damaged.
 
-    Any number of processes may open it at once; they share one copy in the system's page cache.
+def __getattr__(name: str) -> object:
+    """Import a public name, or a layer, when it is used first: a process loads what it needs and no more."""
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in ("engine", "storage", "jobs"):
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
-    vectors : the original vectors (a path, a source or an array), if they moved since the build; only exact
-        distances need them. For an index with appended rows, one source of all rows or a list of the sources
-        in order.
-    """
-    return open_index(path, vectors)
+
+def __dir__() -> list[str]:
+    """All public names, imported or not."""
+    return sorted({*globals(), *__all__})

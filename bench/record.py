@@ -16,7 +16,7 @@ PACKAGES = ("aggtree", "numpy", "numba", "dask", "zarr", "faiss-cpu", "hnswlib",
 
 
 def processor() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -33,7 +33,7 @@ def package_version(name: str) -> str | None:
 
 
 def commit() -> str:
-    """The commit measured, with a mark when the tree had other changes than results and what they say."""
+    """The commit measured, with a mark if the tree had changes other than results and generated text."""
     name = _git("describe", "--always")
     made = [f":(exclude,top){path}" for path in ("bench/results", "docs", "README.md")]
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *made)
@@ -41,7 +41,7 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git says of this tree; nothing where there is none."""
+    """Output of a git command in this tree; empty where there is no repository."""
     answer = subprocess.run(
         ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
@@ -59,7 +59,7 @@ def machine() -> dict[str, Any]:
 
 
 def _without_folders(value: Any) -> Any:
-    """The same with the last name of every absolute path: where files lay says nothing of a measurement."""
+    """The same with every absolute path cut to its last name: places of files do not matter."""
     if isinstance(value, dict):
         return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -93,7 +93,7 @@ class Dictionaries:
         return self.words[self.starts[number] : self.starts[number + 1]]
 
     def check_codes(self, codes: NDArray[np.uint8]) -> NDArray[np.uint16]:
-        """Labels of `codes`, or ValueError when they cannot be codes of these dictionaries."""
+        """Labels of `codes`, or ValueError if they are not codes of these dictionaries."""
         if codes.ndim != 2 or codes.shape[1] != self.layout.width or codes.dtype != np.uint8:
             raise ValueError(f"codes {codes.dtype}{codes.shape}: expected uint8 (n, {self.layout.width})")
         labels = self.layout.labels(codes)

@@ -1,4 +1,4 @@
-"""Every parameter of the engine, in frozen records that state what is allowed.
+"""Every parameter of the engine, in frozen records that validate themselves.
 
 A record is validated on creation, so code that uses it need not validate again.
 """

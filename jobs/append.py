@@ -53,7 +53,7 @@ class AppendResult(BuildResult):
 
     @property
     def drifted(self) -> bool:
-        """Whether the new rows differ so much that new dictionaries would pay off."""
+        """Whether the new rows differ so much that the dictionaries should be trained further."""
         return bool(self.distortion and self.before and self.distortion > DRIFTED * self.before)
 
 
@@ -102,7 +102,7 @@ def run_append(
     replace: bool = False,
     repair: bool = False,
 ) -> AppendResult:
-    """Start or resume an append and run it to its end."""
+    """Start or resume an append and run it to completion."""
     from aggtree.jobs.build import reopened
     from aggtree.jobs.running.warm_up import compile_source_kernels
     from aggtree.jobs.stages.code_location import checked_place, move_codes
@@ -144,7 +144,7 @@ def run_append(
 
 
 def _check_input(index: Path, manifest: IndexManifest, source: VectorSource, ids: IdSource | None) -> None:
-    """Refuse, before anything is written, what cannot be part of this index."""
+    """Refuse rows that cannot be part of this index, before anything is written."""
     if source.dimension != manifest.dimension:
         raise BuildMismatchError(
             f"{source.spec}: vectors of dimension {source.dimension}, {index} is of {manifest.dimension}"
@@ -164,7 +164,7 @@ def check_unchanged(index: Path, manifest: IndexManifest, recipe: Recipe, rows: 
 def _segments_of(
     index: Path, manifest: IndexManifest, fingerprint: dict[str, Any], *, all_of_them: bool
 ) -> list[SegmentManifest]:
-    """The segment that was appended last, if it holds these very rows and none of them was deleted since.
+    """The last appended segment, if it holds exactly these rows and none of them was deleted since.
 
     all_of_them : all segments that hold them, deleted or not, the newest first.
     """
@@ -181,13 +181,13 @@ def _segments_of(
 
 
 def _already_there(run: JobRun, manifest: IndexManifest, last: SegmentManifest) -> AppendResult:
-    """The result of a call that had been carried out before."""
+    """The result of a call whose rows had been appended before."""
     result = run.done_before(rows=last.rows, left_out=last.source_rows - last.rows)
     return _result(result, last, manifest)
 
 
 def _result(result: BuildResult, added: SegmentManifest, now: IndexManifest) -> AppendResult:
-    """What a job made and took, with what is known of the segment it added."""
+    """The result of a job and of the segment it added."""
     return AppendResult(
         **vars(result),
         first_row=added.first_row,

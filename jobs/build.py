@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from aggtree.engine.params import AnnealingParams, Cooling, Metric, TreeParams
+from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.recipe import Choices, NormBytes, Recipe, Words, make_recipe
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY, BuildResult, JobRun, RunOptions, plan_and_lock
@@ -21,6 +22,7 @@ from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.sources.base import VectorSource
 from aggtree.storage.sources.ids import Ids, IdSource, open_ids
 from aggtree.storage.sources.unit_rows import metric_source
+from aggtree.storage.work.directory import refuse_foreign
 from aggtree.storage.work.job_record import JobRecord, build_id, finish_job, start_job, unfinished_jobs
 
 
@@ -38,6 +40,7 @@ def build(
     beam: int = AnnealingParams.beam,
     cooling: Cooling = AnnealingParams.cooling,
     seed: int = AnnealingParams.seed,
+    quality: Quality = "default",
     train_rows: int | None = None,
     batch_rows: int | None = None,
     shard_rows: int | None = None,
@@ -81,6 +84,7 @@ def build(
     beam : beam width of encoding (10).
     cooling : how dictionaries are refined, `joint` or, as in the paper, `kmeans`.
     seed : random seed (0).
+    quality : how much time training may take: `fast`, `default` or `best`.
     norm_bytes : bytes of a stored norm (1).
     skip_invalid : skip rows with NaN or infinite values instead of raising an error.
 
@@ -103,6 +107,7 @@ def build(
         dictionaries=dictionaries,
         continue_training=continue_training,
         annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),
+        quality=quality,
         train_rows=train_rows,
         batch_rows=batch_rows,
         shard_rows=shard_rows,
@@ -146,7 +151,7 @@ class BuildTask:
 
 
 def run_build(task: BuildTask, options: RunOptions) -> BuildResult:
-    """Start or continue a build and run it to its end, or to the end of training."""
+    """Start or continue a build and run it to completion, or to the end of training."""
     from aggtree.jobs.running.warm_up import compile_source_kernels
     from aggtree.jobs.stages.code_location import check_built_place, checked_place, move_codes
     from aggtree.jobs.stages.own_ids import copy_ids, input_fingerprint
@@ -154,6 +159,7 @@ def run_build(task: BuildTask, options: RunOptions) -> BuildResult:
 
     began = time.monotonic()
     index, recipe = task.index, task.recipe
+    refuse_foreign(index)
     codes = checked_place(options.codes)
     compile_source_kernels(task.source)
     source = metric_source(task.source, recipe.metric)
@@ -180,9 +186,9 @@ def continue_build(
     options: RunOptions,
     source: VectorSource | None = None,
 ) -> BuildResult:
-    """Run the build that was started in `index` to the end of a stage; `commit` needs no source.
+    """Continue the build that was started in `index` to the end of a stage; `commit` needs no source.
 
-    `commit` of a finished index builds its tree again from its codes, if any of its bytes is damaged.
+    For a finished index, `commit` rebuilds the tree from the codes if any byte of it is damaged.
     """
     from aggtree.jobs.stages.code_location import checked_place, move_codes
     from aggtree.jobs.stages.own_ids import same_vectors
@@ -216,7 +222,7 @@ def continue_build(
 
 
 def reopened(index: Path, segments: Sequence[SegmentManifest], *, repair: bool) -> JobRecord | None:
-    """The job that repairs a finished build, the first of `segments` that is damaged; None when none is."""
+    """The job that repairs the first damaged one of `segments`; None if all are intact."""
     from aggtree.jobs.repair import check_presence, damages_of, reopen
 
     if repair:
@@ -230,7 +236,7 @@ def reopened(index: Path, segments: Sequence[SegmentManifest], *, repair: bool) 
 
 
 def _committed(index: Path, build: str) -> IndexManifest | None:
-    """The manifest, if this very build is its first segment."""
+    """The manifest, if its first segment is this build."""
     try:
         manifest = read_manifest(index)
     except IndexFormatError:

@@ -53,7 +53,7 @@ def compact(
     The same call resumes an interrupted one. Queries continue meanwhile, also in processes that have the
     index open.
 
-    replace : remove what another unfinished command left in the directory, and start over.
+    replace : discard what another unfinished command left in the directory, and start over.
     memory, workers, scheduler, codes, progress : as of `build`.
     """
     run = RunOptions(memory=memory, workers=workers, scheduler=scheduler, codes=codes, progress=progress)
@@ -61,7 +61,7 @@ def compact(
 
 
 def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> BuildResult:
-    """Start or resume a compaction and run it to its end."""
+    """Start or resume a compaction and run it to completion."""
     from aggtree.jobs.stages.code_location import checked_place, move_codes
     from aggtree.jobs.stages.pipeline import StageInputs
 
@@ -80,7 +80,7 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
             return run.done_before(rows=only.rows, left_out=only.source_rows - only.rows)
         if manifest.live_rows == 0:
             raise BuildMismatchError(
-                f"{index}: every row is deleted, nothing would be left; append some first"
+                f"{index}: every row is deleted, nothing would remain; append rows first"
             )
         source = merged_source(manifest)
         job = start_job(index, recipe.to_json(), source, replace=replace, codes=codes or "", task="compact")
@@ -97,7 +97,7 @@ def run_compact(index: Path, options: RunOptions, *, replace: bool = False) -> B
 
 
 def merged_source(manifest: IndexManifest) -> dict[str, Any]:
-    """What the merged build is made from, as its job and its manifest record it."""
+    """The source of the merged build, as its job and its manifest record it."""
     rows = manifest.all_source_rows
     live = manifest.live.file.path if manifest.live else ""
     record = {
@@ -113,7 +113,7 @@ def merged_source(manifest: IndexManifest) -> dict[str, Any]:
 
 
 def _write_kept(job: JobRecord, manifest: IndexManifest) -> Path | None:
-    """Write a bit for each row that stays: in a tree, and not deleted. None when all do."""
+    """Write a bit for each row that is in a tree and not deleted. None if all are."""
     if manifest.live_rows == manifest.all_source_rows:
         return None
     path = job.work_directory / KEPT

@@ -28,8 +28,8 @@ IdSet = NDArray[np.bool_] | NDArray[np.integer] | Sequence[int] | range | str | 
 class DeleteResult:
     """The result of `delete`.
 
-    deleted : rows deleted by this call, missing : rows that were already gone.
-    rows : rows left in the index.
+    deleted : rows deleted by this call. missing : rows deleted before.
+    rows : rows that remain in the index.
     """
 
     path: Path
@@ -45,8 +45,8 @@ def delete(index: str | os.PathLike[str], ids: IdSet) -> DeleteResult:
     ids : a range or an array of ids, a boolean per row, a .npy file of either, or a text file with one id per
         line. Your own ids if the index was built with ids, row numbers otherwise.
 
-    Processes that opened the index before see the vectors until they open it again. `compact` gives the
-    space back.
+    Processes that have the index open see the vectors until they refresh or reopen it. `compact` frees the
+    space.
     """
     path = Path(index).absolute()
     read_manifest(path)  # no lock where there is no index
@@ -71,7 +71,7 @@ def delete(index: str | os.PathLike[str], ids: IdSet) -> DeleteResult:
 
 
 def _rows(index: Path, manifest: IndexManifest, ids: IdSet) -> Filter:
-    """The rows a user names; ValueError for one that the index never had."""
+    """The rows that a user names; ValueError for one that the index never had."""
     if isinstance(ids, (str, os.PathLike)) and not os.fspath(ids).endswith(".npy"):
         ids = _read_text(Path(ids))
     own = None
@@ -84,7 +84,7 @@ def _rows(index: Path, manifest: IndexManifest, ids: IdSet) -> Filter:
 
 
 def _read_text(path: Path) -> NDArray[np.int64]:
-    """An id on each line."""
+    """Ids from a file with one id per line."""
     with explained(path):
         lines = path.read_text(encoding="ascii", errors="replace").split()
     ids = np.empty(len(lines), np.int64)
@@ -98,7 +98,7 @@ def _read_text(path: Path) -> NDArray[np.int64]:
 
 
 def _in_trees(index: Path, manifest: IndexManifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of the rows, which ascend, that were not left out when the index was made."""
+    """The given rows, ascending, without those that were skipped when the index was built."""
     kept = []
     for segment in manifest.segments:
         low, high = np.searchsorted(rows, (segment.first_row, segment.first_row + segment.source_rows))

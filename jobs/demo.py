@@ -1,4 +1,4 @@
-"""The demonstration: real SIFT from a file to answered queries, measured against exact search.
+"""The demonstration: index real SIFT, answer queries, and compare with exact search.
 
 `python -m aggtree.jobs.demo --directory DIR`, which is what `make demo` runs.
 """
@@ -26,7 +26,7 @@ NEIGHBOURS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """What the demonstration found; exact_ms is per query, on one thread."""
+    """Results of the demonstration; exact_ms is per query, on one thread."""
 
     built: BuildResult
     report: SearchReport

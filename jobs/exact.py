@@ -45,7 +45,7 @@ def exact(
     The rows are streamed, so they may be larger than memory.
 
     source, ids, metric, progress : as in `build`. queries : a file or an array (q, d).
-    threads : None for all cores. memory : allowed for this process, such as `"4GiB"`.
+    threads : None for all cores. memory : limit for this process, such as `"4GiB"`.
     """
     own_ids = None if ids is None else open_ids(ids)
     with opened_source(source) as base, make_progress(progress) as listener:
@@ -80,7 +80,7 @@ def exact_neighbours(
     Each thread answers its share of the queries; the rows are read once, in blocks that fit `allowed`.
     ids : own ids of the rows, which are returned instead of row numbers.
     metric : see ExactSearch.
-    kept : bits of the rows that may be answers; None for all.
+    kept : bits of the rows to search; None for all.
     """
     if ids is not None and ids.rows != source.rows:
         raise SourceError(f"{ids.spec}: {ids.rows:,} ids for {source.rows:,} vectors of {source.spec}")
@@ -109,7 +109,7 @@ def exact_neighbours(
 def _numbered(
     places: NDArray[np.int64], kept: NDArray[np.uint8], before: list[int], ranges: list[tuple[int, int]]
 ) -> NDArray[np.int64]:
-    """Row numbers of places among the rows that are kept; -1 stays.
+    """Row numbers from positions among the kept rows; -1 stays.
 
     before : rows that are kept before each of the ranges.
     """
@@ -130,6 +130,6 @@ def exact_block_rows(
     if room < 100 * row_bytes:
         needed = -(-(fixed + 300 * row_bytes) // MIB)
         raise MemoryBudgetError(
-            f"{format_size(allowed)} of memory are too little for exact search: allow {needed}MiB"
+            f"{format_size(allowed)} of memory are not enough for exact search: allow {needed}MiB"
         )
     return int(room // row_bytes)

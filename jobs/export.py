@@ -1,11 +1,11 @@
-"""Codes and ids of an index in formats that others read, and its dictionaries with them.
+"""Export codes, ids and dictionaries of an index to other formats.
 
     codes.npy       codes (n, width) uint8 in the order of the rows; ids (n,) int64 in codes.ids.npy
     codes.parquet   columns `id` int64 and `code`, a list of `width` bytes
     codes.faiss     a Faiss index: the dictionaries as an additive quantizer, the codes, and the ids
 
-Deleted rows and rows that were left out are not among them. Rows are streamed, but for Faiss, which holds
-an index in memory to write it.
+Deleted and skipped rows are omitted. Rows are streamed, except for Faiss, which needs the index in memory to
+write it.
 """
 
 import io
@@ -38,7 +38,7 @@ Block = tuple[NDArray[np.int64], NDArray[np.uint8]]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What was written where."""
+    """The files written, and the shape of the codes."""
 
     files: tuple[Path, ...]
     rows: int
@@ -67,7 +67,7 @@ def export(
 
 
 def _blocks(index: Index, progress: Progress) -> Iterator[Block]:
-    """Ids and codes of all rows that are there, in order."""
+    """Ids and codes of all existing rows, in order."""
     manifest = index.manifest
     whole = manifest.live_rows == manifest.all_source_rows
     bits = None if whole else kept_bits(index.path, manifest)
@@ -86,7 +86,7 @@ def _blocks(index: Index, progress: Progress) -> Iterator[Block]:
 
 
 def _to_numpy(target: Path, index: Index, blocks: Iterator[Block]) -> tuple[Path, ...]:
-    """Two files whose headers numpy writes."""
+    """Write codes and ids as two .npy files."""
     ids_target = target.with_suffix(".ids.npy")
     rows, width = index.rows, index.layout.width
     headers = [_npy_header((rows, width), "|u1"), _npy_header((rows,), "<i8")]
@@ -110,7 +110,7 @@ def _npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
 
 
 def _to_parquet(target: Path, index: Index, blocks: Iterator[Block]) -> tuple[Path, ...]:
-    """A row group for each block."""
+    """Write a parquet file with one row group per block."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -128,7 +128,7 @@ def _to_parquet(target: Path, index: Index, blocks: Iterator[Block]) -> tuple[Pa
 
 
 class _Sink:
-    """A file that is written once, as pyarrow wants one."""
+    """A write-once file with the interface that pyarrow expects."""
 
     closed = False
 
@@ -145,10 +145,10 @@ class _Sink:
         return self._size
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is buffered."""
 
     def close(self) -> None:
-        """The file is closed by who opened it."""
+        """The caller closes the file."""
 
 
 def _to_faiss(target: Path, index: Index, blocks: Iterator[Block]) -> tuple[Path, ...]:
@@ -195,7 +195,7 @@ def padded_words(dictionaries: Dictionaries, bits: tuple[int, ...]) -> NDArray[n
 
 
 def packed_codes(labels: NDArray[Any], bits: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Labels (n, M) as Faiss packs them: one after the other, the lowest bit first, up to a whole byte."""
+    """Labels (n, M) packed as in Faiss: one after the other, lowest bit first, padded to a whole byte."""
     columns = [
         (labels[:, number, None].astype(np.int64) >> np.arange(count)) & 1
         for number, count in enumerate(bits)

@@ -1,9 +1,8 @@
-"""Make again what is damaged in a committed index, and nothing else.
+"""Rebuild the damaged files of a committed index, and nothing else.
 
-A build is deterministic, so a damaged file is replaced by one of the same bytes: dictionaries are trained
-again, shards of codes encoded again, and the tree is built again from the codes. The index stays as
-readable as it was meanwhile. The ordinary stages do the work, from a job that has all that is undamaged
-as done.
+A build is deterministic, so a damaged file is replaced by one with the same bytes: dictionaries are trained
+again, shards of codes encoded again, and the tree is rebuilt from the codes. Meanwhile the index stays as
+readable as it was. The ordinary stages do the work, from a job in which everything undamaged counts as done.
 """
 
 import os
@@ -16,7 +15,7 @@ from aggtree.storage.atomic import remove_file
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.code_store import METADATA, CodeStore, ShardRecord, shard_key
 from aggtree.storage.index.file_record import file_problem
-from aggtree.storage.index.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, TREE
+from aggtree.storage.index.format import CODES, DICTIONARIES, LIVE_PREFIX, MANIFEST, REPORT, TREE, TUNING
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
 from aggtree.storage.verify.index import Damage, verify_index
@@ -32,11 +31,15 @@ def check_presence(index: Path, manifest: IndexManifest) -> None:
 
 
 def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[SegmentManifest, list[Damage]]:
-    """The first of some segments that is damaged, and its damages, from a look at every byte of the index.
+    """The first damaged one of some segments, and its damage, from verifying every byte of the index.
 
-    IndexFormatError when only others are damaged: each is repaired by the command that made it.
+    IndexFormatError if only other segments are damaged: each is repaired by the command that made it.
     """
     damages = verify_index(index, workers=len(os.sched_getaffinity(0)), deep=True)
+    for damage in damages:
+        if damage.file in (REPORT, TUNING):  # nothing depends on what these held
+            remove_file(index / damage.file)
+    damages = [damage for damage in damages if damage.file not in (REPORT, TUNING)]
     for segment in segments:
         codes = segment.codes.location if segment.codes else segment.directory
         inside = (f"{segment.directory}/", f"{codes}/")
@@ -50,14 +53,15 @@ def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[Segmen
     if damages:
         remedy = "repeat the append that made it, with `repair`"
         if damages[0].file.startswith(LIVE_PREFIX):
-            remedy = "which rows were deleted is lost; copy the file again"
+            remedy = "the deleted rows are unknown; copy the file again"
         raise IndexFormatError(f"{index}: damaged elsewhere: {damages[0]}; {remedy}")
     return segments[0], []
 
 
 def reopen(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> JobRecord:
-    """The job of a committed build with all that is undamaged as done; the caller holds the lock."""
+    """The job of a committed build, everything undamaged counting as done; the caller holds the lock."""
     _refuse_compacted(index, segment, damages)
+    segment.codes_at(index)  # a place that may not be opened unasked is not written to either
     codes = segment.codes.location if segment.codes else ""
     job = start_job(index, segment.parameters, segment.source, codes=codes)
     damaged = {damage.file for damage in damages}
@@ -77,21 +81,21 @@ def reopen(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> 
 
 
 def _refuse_compacted(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> None:
-    """IndexFormatError for what only the segments that a compacted index was made from could provide.
+    """IndexFormatError for damage that only the segments merged by `compact` could repair.
 
-    Its codes were copied from them, and which rows it left out is in no source.
+    Codes were copied from them, and no source records which rows were deleted.
     """
     tree = f"{segment.directory}/{TREE}/"
     beyond = [damage for damage in damages if not damage.file.startswith(tree)]
     if "segments" in segment.source and (beyond or segment.rows != segment.source_rows):
         damage = (beyond or damages)[0]
         raise IndexFormatError(
-            f"{index}: {damage}; the segments it was compacted from are gone: copy it again, or build anew"
+            f"{index}: {damage}; the segments it was compacted from are gone: copy it again or rebuild it"
         )
 
 
 def _whole_shards(index: Path, segment: SegmentManifest, damaged: set[str]) -> Iterator[ShardRecord]:
-    """What the job would have recorded of the shards that need not be encoded again."""
+    """Records of the shards that need not be encoded again."""
     recipe = Recipe.from_json(segment.parameters)
     location = segment.codes.location if segment.codes else f"{segment.directory}/{CODES}"
     if segment.codes and f"{location}/{METADATA}" in damaged:
@@ -101,4 +105,4 @@ def _whole_shards(index: Path, segment: SegmentManifest, damaged: set[str]) -> I
     store = CodeStore(place, segment.source_rows, segment.layout.width, recipe.shard_rows, recipe.chunk_rows)
     for shard in range(store.shards):
         if f"{location}/{shard_key(shard)}" not in damaged:
-            yield store.stored_record(shard)
+            yield store.recomputed_record(shard)

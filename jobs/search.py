@@ -1,4 +1,4 @@
-"""Answer a file of queries, and measure how well and how fast."""
+"""Answer a file of queries, and measure recall and time."""
 
 import io
 import math
@@ -35,11 +35,11 @@ Truth = str | os.PathLike[str] | NDArray[np.integer]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchReport:
-    """What a file of queries took; times in milliseconds.
+    """Recall, time and visits of a file of queries; times in milliseconds.
 
     recall : R@r by r, the fraction of queries whose true nearest neighbour is among the first r answers;
         empty without ground truth.
-    found : mean share of the true k nearest among the k answers; None when so many are not known.
+    found : mean share of the true k nearest among the k answers; None if the ground truth has fewer.
     p50, p99 : of queries sent one by one, on one thread.
     batch : per query, all queries in one call on `threads` threads.
     nodes, leaves : visited per query, on average.
@@ -65,7 +65,7 @@ class SearchReport:
 
 
 def read_queries(queries: Queries, dimension: int) -> NDArray[Any]:
-    """All queries of a file or an array, which are few, (q, d)."""
+    """All queries of a file or an array, (q, d); they must fit into memory."""
     if isinstance(queries, np.ndarray):
         source: VectorSource = ArraySource(np.atleast_2d(queries))
     else:
@@ -157,7 +157,7 @@ def share_found(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
 
 
 def load_truth(truth: Truth, queries: int) -> NDArray[np.int64]:
-    """The ground truth of so many queries, (q, k) int64."""
+    """The ground truth of the given number of queries, (q, k) int64."""
     if isinstance(truth, np.ndarray):
         ids, name = np.asarray(truth, np.int64), f"array {truth.shape}"
         if ids.ndim != 2:
@@ -197,7 +197,7 @@ def save_ranges(path: Path, found: RangeAnswer) -> None:
 
 
 def check_output(path: Path, suffixes: tuple[str, ...] = (".ivecs", ".npy")) -> None:
-    """Refuse, before the work, a name that answers cannot be written to."""
+    """Refuse an output file that cannot be written, before the work."""
     if path.suffix not in suffixes:
         raise SourceError(f"{path}: answers are written to {' or '.join(suffixes)} files")
     if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Measure recall and time of searches on this machine over limits and candidates; keep the Pareto front.
+"""Measure recall and time of searches over limits and candidates on this machine; store the Pareto front.
 
 The recall of a search that re-ranks follows from its candidates alone: the true neighbours among them come
 first. So the recall of all candidate counts is measured by one search per setting of the limits. Only times
@@ -49,7 +49,7 @@ GAIN = 0.001
 class QuerySet:
     """Queries (q, d) and their true nearest neighbours (q, k), the ground truth.
 
-    own : (q,) int64, ids of the queries if they are rows of the index, which are then no answers; else None
+    own : (q,) int64, ids of the queries if they are rows of the index, which are then excluded; else None
     """
 
     queries: NDArray[Any]
@@ -59,7 +59,7 @@ class QuerySet:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What computing the true neighbours may use: threads, bytes of memory, and where it reports progress."""
+    """Resources to compute the true neighbours: threads, bytes of memory, and progress."""
 
     threads: int
     allowed: int
@@ -103,7 +103,7 @@ def _exact(
 
 
 def _kept(index: Index) -> NDArray[np.uint8] | None:
-    """Bits of the rows that are there, if some are not."""
+    """Bits of the existing rows; None if all exist."""
     manifest = index.manifest
     return None if manifest.live_rows == manifest.all_source_rows else kept_bits(index.path, manifest)
 
@@ -113,13 +113,13 @@ def _own(index: Index, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def without(found: NDArray[np.int64], own: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """The first k of each row of `found` that are not the row's own id; `found` has one more at least."""
+    """The first k of each row of `found` without the row's own id; `found` has at least one more."""
     order = np.argsort(found == own[:, None], axis=1, kind="stable")
     return np.take_along_axis(found, order, axis=1)[:, :k]
 
 
 def grid(index: Index) -> list[SearchParams]:
-    """Parameters to try: around the default ones, as far as the tree has nodes."""
+    """Parameters to try: around the defaults, as far as the tree has nodes."""
     nodes = index.searcher.level_nodes
     default = index.params
     efforts = [default.scaled(2 ** (step / 2)) for step in STEPS]
@@ -141,7 +141,7 @@ def grid(index: Index) -> list[SearchParams]:
 
 
 def measured_recalls(index: Index, query_set: QuerySet, k: int, *, rerank: bool) -> list[TunedPoint]:
-    """The recall of each point, its time still unknown; points that gain nothing are left out."""
+    """The recall of each point, its time still unknown; points without a gain are dropped."""
     if query_set.truth.shape[1] < k:
         raise SourceError(
             f"ground truth of {query_set.truth.shape[1]} neighbours: {k} are needed, or a lower k"
@@ -247,7 +247,7 @@ def tune(
 
     It is stored beside the manifest: `search(queries, k, recall=0.95)` and `time_ms=` choose from it.
 
-    queries : a file or an array (q, d) to measure with; None to sample rows of the index.
+    queries : a file or an array (q, d); None to sample rows of the index.
     ground_truth : their true neighbours, a file or an array of ids (q, k); None to compute them.
     sample : number of rows to sample; None for 1000, or more for k < 4.
     vectors : where the vectors are now, if they moved since the build.

@@ -42,7 +42,7 @@ DTYPES = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an array lies in the file."""
+    """Position of an array in the file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -120,13 +120,15 @@ class ArrayFile:
                     )
             if checksums.blocks != place.blocks:
                 pairs = zip(checksums.blocks, place.blocks, strict=False)
-                block = next((number for number, (got, said) in enumerate(pairs) if got != said), 0)
+                block = next(
+                    (number for number, (found, expected) in enumerate(pairs) if found != expected), 0
+                )
                 raise IndexFormatError(
                     f"{self.path}: damaged, array {name}, block {block}: checksum does not match"
                 )
 
     def close(self) -> None:
-        """Give the file back; arrays already handed out stay valid."""
+        """Release the file; arrays already returned stay valid."""
         self._maps = {}
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -208,7 +210,7 @@ def _parse_place(item: Mapping[str, Any]) -> _Place:
 def write_arrays(
     path: Path, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Json] | None = None
 ) -> BlockChecksums:
-    """Put arrays into one file; returns the checksums of the file."""
+    """Write arrays into one file; returns the checksums of the file."""
     ready = {name: _little_endian(name, array) for name, array in arrays.items()}
     header = _header(kind, ready, dict(fields or {}))
     with replace_file(path, len(header) + sum(array.nbytes + ALIGNMENT for array in ready.values())) as file:
@@ -250,7 +252,7 @@ def _header(kind: str, arrays: Mapping[str, NDArray[Any]], fields: dict[str, Jso
 
 
 class OpenArrays:
-    """What the arrays of one open file mean; closing it gives the file back."""
+    """The arrays of one open file under their names; close it to release the file."""
 
     file: ArrayFile
 

@@ -1,8 +1,8 @@
-"""The one place that changes the disk: a file is there completely, or not at all.
+"""The only module that changes the disk: a file exists completely, or not at all.
 
-A file is written under a temporary name beside its place, synced, renamed, and the directory is
-synced. After `replace_file` returns the new content survives a power cut; before it returns a
-reader, or a process started after a crash, sees the old content or none. Every call that changes
+A file is written under a temporary name in the same directory, synced and renamed, and the directory is
+synced. After `replace_file` returns, the new content survives a power failure; before, a reader or a
+process started after a crash sees the old content or none. Every call that changes
 a file or a directory goes through `disk`, so tests put a failing one there.
 """
 
@@ -49,6 +49,9 @@ class Disk:
     def rename(self, source: Path, target: Path) -> None:
         source.replace(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
     def make_directory(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
 
@@ -63,7 +66,7 @@ disk = Disk()
 
 
 class NewFile:
-    """A file under its temporary name, taking its bytes in order."""
+    """A file under its temporary name, written in order."""
 
     def __init__(self, path: Path, descriptor: int, expected: int) -> None:
         self.path = path
@@ -92,7 +95,7 @@ class NewFile:
         self._begun += rest[whole:].data
 
     def flush(self) -> None:
-        """Write what is held back for a whole piece."""
+        """Write the buffered rest."""
         self._put(as_bytes(self._begun))
         self._begun = bytearray()
 
@@ -110,7 +113,7 @@ def write_all(descriptor: int, data: Buffer) -> None:
 
 @contextmanager
 def replace_file(path: Path, expected: int = 0) -> Iterator[NewFile]:
-    """Write a file that takes the place of `path` when the block ends without an error.
+    """Write a file that replaces `path` when the block ends without an error.
 
     `expected` bytes, where known, are named in the message when the disk is full.
     """
@@ -137,26 +140,43 @@ def replace_file(path: Path, expected: int = 0) -> Iterator[NewFile]:
 
 
 def write_bytes(path: Path, data: Buffer) -> BlockChecksums:
-    """Put `data` at `path`; returns its checksums."""
+    """Write `data` to `path`; returns its checksums."""
     with replace_file(path, len(as_bytes(data))) as file:
         file.write(data)
     return file.checksums
 
 
+def put_private(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, readable by this user alone, unless another process was first."""
+    make_directory(path.parent)
+    temporary = _temporary_name(path)
+    with explained(path):
+        descriptor = disk.create(temporary)
+        try:
+            os.fchmod(descriptor, 0o600)
+            write_all(descriptor, data)
+            disk.sync(descriptor)
+            with suppress(FileExistsError):
+                disk.link(temporary, path)
+        finally:
+            os.close(descriptor)
+            disk.remove_file(temporary)
+
+
 def canonical(value: Json) -> bytes:
-    """The one spelling of `value` as JSON: sorted keys, fixed indentation, ASCII."""
+    """The canonical form of `value` as JSON: sorted keys, fixed indentation, ASCII."""
     return (json.dumps(value, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode(
         "ascii"
     )
 
 
 def write_json(path: Path, value: Json) -> BlockChecksums:
-    """Put `value` at `path` as canonical JSON; returns its checksums."""
+    """Write `value` to `path` as canonical JSON; returns its checksums."""
     return write_bytes(path, canonical(value))
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and the missing ones above it, so that they survive a power cut."""
+    """Make a directory and its missing parents, so that they survive a power failure."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -166,13 +186,13 @@ def make_directory(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it exists."""
     with explained(path):
         disk.remove_file(path)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory: it vanishes at once, then its files are deleted.
+    """Remove a directory: its name disappears at once, then its files are deleted.
 
     Processes that have files of it open or mapped keep them.
     """

@@ -1,4 +1,4 @@
-"""Bytes by position: the local file or the remote object below every flat vector format.
+"""Random access to bytes: the local file or the remote object of every flat vector format.
 
 Builds read local files with `pread` and never map them: pages of a mapping count as resident memory of
 the process, and a build would then seem to use as much memory as its input has bytes. Queries that
@@ -20,7 +20,7 @@ from aggtree.storage.remote_files import connect, explained_remote, local_path
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, on one line."""
+    """The reason of an error, on one line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
 
@@ -33,11 +33,11 @@ class ByteReader(ABC):
 
     @abstractmethod
     def _read_into(self, offset: int, out: memoryview) -> int:
-        """Fill `out` from `offset` on as far as the bytes go; return how many there were."""
+        """Fill `out` from `offset` on as far as there are bytes; return their number."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file; reading afterwards is an error."""
+        """Close the file; reading afterwards is an error."""
 
     def map(self) -> mmap.mmap | None:
         """The bytes mapped read-only, or None where there is no local file."""
@@ -139,7 +139,7 @@ class RemoteBytes(ByteReader):
 
 
 def check_local_file(location: str, kind: str) -> None:
-    """Refuse what a library that opens files itself could not open, in the words used for any other file."""
+    """Check a file that a library will open itself, with the error messages of all other files."""
     if "://" in location:
         raise SourceError(f"{location}: {kind} is read from local files only: copy it to this machine")
     open_bytes(location).close()

@@ -34,7 +34,7 @@ class BlockChecksums:
         self._open = 0
 
     def add(self, data: Buffer) -> None:
-        """Take the next bytes of the stream."""
+        """Add the next bytes of the stream."""
         rest = as_bytes(data)
         self.crc = crc32c(rest, self.crc)
         while len(rest):

@@ -1,4 +1,4 @@
-"""A misspelt keyword is answered by the right one, as on the command line; signatures stay what they are."""
+"""Propose the nearest name for a misspelt keyword, as the command line does; signatures are unchanged."""
 
 from collections.abc import Callable
 from difflib import get_close_matches

@@ -60,7 +60,7 @@ def seen_bits(ids: NDArray[np.unsignedinteger], rows: int) -> NDArray[np.uint8]:
     place = mark_ids(ids, rows, seen)
     if place >= 0:
         raise IndexFormatError(
-            f"id {ids[place]} of leaf {place} is there twice or too large: "
+            f"id {ids[place]} of leaf {place} occurs twice or is too large: "
             "call aggtree.verify or run `aggtree verify`"
         )
     return seen

@@ -1,4 +1,4 @@
-"""Small JSON records that prove they are whole.
+"""Small JSON records that detect any damage.
 
 A sealed record is a JSON object in one canonical spelling (sorted keys, fixed indentation, ASCII)
 with the CRC-32C of the rest under the key `crc32c`. Reading compares the bytes with that spelling,
@@ -37,12 +37,12 @@ def unseal(data: bytes, name: str) -> dict[str, Any]:
 
 
 def write_sealed(path: Path, record: dict[str, Json]) -> None:
-    """Put a sealed record at `path`."""
+    """Write a sealed record to `path`."""
     write_bytes(path, seal(record))
 
 
 def read_beside(path: Path, kind: tuple[str, int], build: str, remedy: str) -> dict[str, Any] | None:
-    """What was kept of this build beside its manifest; None when there is nothing, or of another build.
+    """The record of this build beside its manifest; None if there is none, or one of another build.
 
     kind : its `format` and `version`. IndexFormatError with the remedy when it is damaged.
     """

@@ -1,16 +1,20 @@
 """What all tests share: examples of hypothesis have no deadline, and one small index serves many."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.places import TESTS
 from helpers.small_builds import SMALL, vectors
+from hypothesis import HealthCheck, settings
 
 # Programs that tests start import the helpers as the tests do.
+# The key with which this user seals places is one of the tests, not one of who runs them.
+DATA_HOME = tempfile.TemporaryDirectory(prefix="aggtree-tests-")
+os.environ["XDG_DATA_HOME"] = DATA_HOME.name
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-from hypothesis import HealthCheck, settings
 
 # No test depends on how fast the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

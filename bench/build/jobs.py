@@ -1,16 +1,16 @@
-"""What a job costs on top of its kernels: encoding with 1 and 2 workers, and reading while training.
+"""Overhead of a job over its kernels: encoding with 1 and 2 workers, and reading while training.
 
     python -m bench jobs --work DIR [--rows 2000000] [--train-rows 500000] [--rounds 2] [encode|train ...]
 
-Vectors are generated once into DIR/base.bvecs, so that reading is reading a file; --generated also measures
-the generated source itself, whose computation counts as reading. Encoding: rows per second of the bare
-kernel on rows in memory, in one process on one thread and on two, beside the tasks of a job, which read the
-file, encode, write shards and record them, in threads and on a local Dask cluster. All are timed in turns
-and the best turn of each counts, so that noise hits all alike; the processor time of all processes together
-is told too, which a busy machine changes less. The overhead of a job is the share of its workers' time that
-was not spent in the kernel, in the very same seconds: a kernel timed apart may meet a faster moment of the
-machine. Training: seconds of the stage beside those of the same calls on rows in memory, without reading,
-Dask and checkpoints.
+Vectors are generated once into DIR/base.bvecs, so that a job reads a file; --generated also measures the
+generated source itself, whose computation counts as reading. Encoding: rows per second of the kernel alone
+on rows in memory, in one process with one thread and with two, compared with the tasks of a job, which read
+the file, encode, write shards and record them, in threads and on a local Dask cluster. All variants are timed
+in alternating turns and the best turn of each counts, so that noise affects all alike; the CPU time of all
+processes together is reported too, which depends less on the load of the machine. The overhead of a job is
+the share of its workers' time spent outside the kernel, measured in the same run: a kernel timed separately
+may run at another clock rate. Training: seconds of the stage compared with those of the same calls on rows in
+memory, without reading, Dask and checkpoints.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Kernel that derives new codes from real ones; `grown_codes` says how and why."""
+"""Kernel that derives new codes from real ones; `grown_codes` explains how and why."""
 
 from typing import Any, NamedTuple
 

@@ -18,7 +18,7 @@ MISSING = "*Not measured yet.*"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; without rows, the words that say so."""
+    """A table; without rows, a remark instead."""
     if not rows:
         return f"{MISSING}\n"
     lines = [header, ["---"] * len(header), *rows]

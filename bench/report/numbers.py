@@ -154,6 +154,6 @@ def main(arguments: list[str]) -> int:
         return 0
     stale = output.stale()
     sys.stderr.writelines(
-        f"{path}: not what bench/results says; run `python -m bench numbers`\n" for path in stale
+        f"{path}: does not match bench/results; run `python -m bench numbers`\n" for path in stale
     )
     return 1 if stale else 0

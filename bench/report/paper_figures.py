@@ -1,4 +1,4 @@
-"""The paper's figures from `bench/results` alone, as SVG files and as what a page says of them."""
+"""The paper's figures from `bench/results` alone, as SVG files and as text for a page."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -36,7 +36,7 @@ def _searches() -> dict[str, Line]:
 
 
 def _all(output: Output, kind: str, draw: Any, found: dict[str, Any]) -> str:
-    """A picture for each set; what is missing is said."""
+    """A picture for each set; missing ones are named."""
     if not found:
         return MISSING
     pictures = []

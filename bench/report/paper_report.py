@@ -1,7 +1,7 @@
 """The paper's tables beside ours, from `bench/results` alone; figures are in `paper_figures`.
 
-A set of the paper's own name (`sift`, `gist`, `bigann`) is shown where it was measured, otherwise our data of
-the same kind, by name. What was not measured is said to be so.
+A data set of the paper (`sift`, `gist`, `bigann`) is shown if it was measured, otherwise our data of the same
+kind, under its own name. Missing measurements are marked.
 """
 
 from collections.abc import Sequence

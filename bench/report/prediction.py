@@ -1,9 +1,9 @@
-"""What measured rates say of builds that were not run: seconds, bytes moved, tasks, memory per worker.
+"""Predicts builds that were not run from measured rates: seconds, bytes moved, tasks, memory per worker.
 
-The work of every stage but training is in proportion to the rows, and is shared by the workers without a
-word between them, so seconds are rows over rate and cores; training reads a fixed number of rows in one
-process. The commit copies bytes in one process. What a cluster's network and disks add is not known here:
-the bytes that go through them are told instead.
+The work of every stage but training is proportional to the rows, and workers share it without communication,
+so seconds are rows divided by rate and cores. Training reads a fixed number of rows in one process. The
+commit copies bytes in one process. The cost of a cluster's network and disks is unknown: the bytes that pass
+through them are stated instead.
 """
 
 from collections.abc import Mapping

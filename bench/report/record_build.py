@@ -1,10 +1,10 @@
-"""What a build took, as a line of results: from the report beside its manifest, or from logs of its runs.
+"""Time and memory of a build as a line of results: from the report beside its manifest, or from its logs.
 
     python -m bench record_build --index INDEX [--log RUN1.log RUN2.log ...] [--workers N] [--note TEXT]
 
 Without logs the figures are those of report.json, which counts the runs that finished each stage. Logs are
-the plain progress lines of all runs in their order: what killed runs had done until their last line counts
-too: its time is what these rows took at the rate the line tells. With logs the index may be unfinished.
+the plain progress lines of all runs in order. The work of killed runs up to their last line counts too, with
+the time of these rows at the rate in that line. With logs the index may be unfinished.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def number(text: str | None) -> int:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds of a time as progress lines tell it: `3 min 20 s`."""
+    """Seconds of a time as progress lines show it: `3 min 20 s`."""
     return sum(float(value) * UNITS[unit] for value, unit in TIME.findall(text))
 
 

@@ -13,7 +13,7 @@ from bench.report.prediction import PARALLEL, Prediction, Rates, predict
 
 Line = dict[str, Any]
 STAGES = ("train", *PARALLEL, "commit")
-ASKED = ("batch_ms", "single_p50_ms")
+SHOWN = ("batch_ms", "single_p50_ms")
 TIMES = ("ms per query, batch", "ms per query, single")
 
 
@@ -103,8 +103,8 @@ def _stage_text(stage: Line | None) -> str:
     if stage is None:
         return "-"
     rate = stage["done"] / max(stage["seconds"], 1e-9)
-    told = f" ({rate / 1000:,.0f}k/s)" if stage["unit"] == "rows" else ""
-    return f"{format_time(stage['seconds'])}{told}"
+    rate_text = f" ({rate / 1000:,.0f}k/s)" if stage["unit"] == "rows" else ""
+    return f"{format_time(stage['seconds'])}{rate_text}"
 
 
 def curves(output: Output) -> str:
@@ -162,7 +162,7 @@ def growth_table() -> str:
             row = [f"{target:g}", f"{int(name):,}", f"{point['recall'][-1]:.3f}"]
             ratio = f"{point['reach']:.2f}" if point.get("reach") else "-"
             row += [", ".join(map(str, point["limits"])), ratio, f"{point['leaves']:,.0f}"]
-            row += [f"{point[kind]:.3f} ({point['growth'][kind]:.1f} x)" for kind in ASKED]
+            row += [f"{point[kind]:.3f} ({point['growth'][kind]:.1f} x)" for kind in SHOWN]
             rows.append([*row, line["commit"]])
     header = [
         "target R@100",
@@ -183,8 +183,8 @@ def peer_table() -> str:
     for target, systems in lines[-1]["results"]["points"].items() if lines else ():
         for name, point in systems.items():
             row = [target, name, *(f"{value:.3f}" for value in point["recall"]), str(point["effort"])]
-            ratios = (point[kind] / systems["aggtree"][kind] for kind in ASKED)
-            row += [f"{point[kind]:.3f} ({ratio:.2f})" for kind, ratio in zip(ASKED, ratios, strict=True)]
+            ratios = (point[kind] / systems["aggtree"][kind] for kind in SHOWN)
+            row += [f"{point[kind]:.3f} ({ratio:.2f})" for kind, ratio in zip(SHOWN, ratios, strict=True)]
             rows.append([*row, f"{lines[-1]['results'][name]['bytes_per_vector']:.1f}"])
     header = ["target R@100", "index", "R@1", "R@10", "R@100", "probes", *TIMES, "bytes per vector"]
     table = markdown(header, rows)

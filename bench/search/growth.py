@@ -3,8 +3,9 @@
     python -m bench growth --queries SOURCE --index A.index B.index ... --truth A.npy B.npy ... [--target 0.9]
 
 Each index has its own exact neighbours, as `aggtree exact SOURCE QUERIES -k 1 --out A.npy` writes them.
-Each is driven to the least effort whose R@100 reaches the target, with the limits its size suggests below
-the first level; all are timed in turns. The growth is told against the smallest index.
+Each is searched with the smallest pruning ratio whose R@100 reaches the target, and with the default limits
+of its size below the first level; all are timed in alternating turns. Growth is relative to the smallest
+index.
 """
 
 import argparse

@@ -24,7 +24,7 @@ ANSWER = "--answer"
 
 
 def private_bytes() -> int:
-    """Anonymous memory of this process as Linux tells it."""
+    """Anonymous memory of this process as Linux reports it."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
 

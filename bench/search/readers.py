@@ -1,14 +1,14 @@
-"""Many query processes on one index: throughput, memory of their own, cold and warm latency.
+"""Many query processes on one index: throughput, private memory, cold and warm latency.
 
     python -m bench readers --index INDEX --queries SOURCE [--processes 1,2,4,8] [--seconds 5] [--k 100]
         [--limits L1,L2,..]
 
-Every process is started anew, opens the index, answers all queries once, says that it is ready, and when
-all are, sends queries one by one on one thread for so many seconds. `anonymous` is memory no other process
-can share, `private` also counts mapped pages that happen to be mapped by this process alone, `proportional`
-divides shared pages among those who map them. Latency with a cold cache is that of a new process after the
-system was asked to forget the index's files (posix_fadvise), each query asked once; `read_bytes` tells how
-much then came from the disk. With a warm one the whole tree was brought into memory before.
+Every process starts fresh, opens the index, answers all queries once and reports that it is ready. When all
+are ready, each answers queries one by one on one thread for the given number of seconds. `anonymous` is
+memory that no other process can share, `private` also counts mapped pages that only this process maps at the
+moment, `proportional` divides shared pages among the processes that map them. Cold latency is that of a new
+process after the index's files were dropped from the page cache (posix_fadvise), with each query run once;
+`read_bytes` is how much was then read from disk. For warm latency the whole tree is read into memory first.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def read_bytes() -> int:
 
 
 def forget(index: str) -> None:
-    """Ask the system to drop the files of an index from its page cache."""
+    """Make the system drop the files of an index from its page cache."""
     for path in Path(index).rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -122,7 +122,7 @@ def answer_cold(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def answer_many(options: argparse.Namespace) -> dict[str, Any]:
-    """Queries one by one for a while, from the moment the parent says so."""
+    """Answer queries one by one for a while, from the parent's signal on."""
     reader = Reader(options)
     reader.index.warm()
     for number in range(len(reader.queries)):

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
             if not np.array_equal(one, other):
                 raise SystemExit("the sieve has changed an answer")
         results: dict[str, Any] = {"leaves": float(counts.leaves.mean())}
-        # One after the other: who asks second of the same leaves finds them in the cache.
+        # One after the other: the second to scan the same leaves finds them in the cache.
         for name, search in searches.items():
             results |= measure({name: search}, queries)
         parameters = {"rows": len(index), "queries": options.queries, "limits": list(params.limits)}

@@ -1,11 +1,11 @@
-"""Whether tuning keeps its promise: tuned on half of the queries, asked with the other half.
+"""Accuracy of tuning: tune on half of the queries, measure on the other half.
 
     python -m bench tuning --data DIR [--prefix photosift500k] [--index DIR]
 
 DIR holds PREFIX_base, PREFIX_query (bvecs) and PREFIX_groundtruth.ivecs. One half may by chance be easier
-than the other, so the same choice is also made on many random halves: the mean difference is what tuning
-promises too much, and the rest is chance. `sampled` is the command without queries, which takes as many rows
-of the index as its default says, asked with as many others.
+than the other, so the same choice is also made on many random halves: the mean difference is the bias of
+tuning, the rest is chance. `sampled` is the command without queries: it tunes on the default number of rows
+of the index and measures on as many others.
 """
 
 import argparse
@@ -77,10 +77,10 @@ def differences_by_halves(
     }
 
 
-def held_out(index: aggtree.Index, k: int, asked: QuerySet, other: QuerySet, bar: Progress) -> list[Any]:
-    """For each target the point that tuning with `asked` chooses, and what it finds for `other`."""
+def held_out(index: aggtree.Index, k: int, tuned: QuerySet, other: QuerySet, bar: Progress) -> list[Any]:
+    """For each target the point that tuning with `tuned` chooses, and its recall and time for `other`."""
     began = time.perf_counter()
-    measured = tune_opened(index, asked, k, rerank=True, progress=bar)
+    measured = tune_opened(index, tuned, k, rerank=True, progress=bar)
     seconds = time.perf_counter() - began
     points = []
     for target in (target for target in TARGETS if measured[-1].recall >= target):
@@ -125,7 +125,7 @@ def main(arguments: list[str]) -> int:
     source = options.data / f"{options.prefix}_base.bvecs"
     queries = read_vectors(options.data, options.prefix, "query")
     truth = read_ground_truth(options.data / f"{options.prefix}_groundtruth.ivecs")
-    asked, other = (QuerySet(queries=queries[half::2], truth=truth[half::2]) for half in (0, 1))
+    tuned, other = (QuerySet(queries=queries[half::2], truth=truth[half::2]) for half in (0, 1))
     points: list[Any] = []
     sampled: list[Any] = []
     halves = {}
@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
         place = built or aggtree.build(source, options.index or f"{folder}/index", memory=options.memory).path
         with aggtree.open(place, vectors=source) as index, threadpool_limits(1), make_progress(False) as bar:
             for k in KS:
-                points += held_out(index, k, asked, other, bar)
+                points += held_out(index, k, tuned, other, bar)
                 halves[f"k {k}"] = differences_by_halves(index, k, queries, truth)
                 sampled += held_out(index, k, *sampled_halves(index, k, bar), bar)
     results = {

@@ -1,7 +1,7 @@
 """k-means, and the paper's improved k-means in growing PCA dimensions.
 
 "Improved K-means for High-dimensional Residue": rotate the data into its PCA space, cluster on the
-first d_1 dimensions, go on from there on d_2 > d_1, ..., d_I = d with d_i = d^(i/I), rotate back.
+first d_1 dimensions, continue on d_2 > d_1, ..., d_I = d with d_i = d^(i/I), rotate back.
 """
 
 from collections.abc import Callable
@@ -51,9 +51,9 @@ def choose_rows(rows: NDArray[np.float32], count: int, rng: np.random.Generator)
 
 
 class WordSums:
-    """Sums and counts of the rows that chose each word: one step of Lloyd's algorithm.
+    """Sums and counts of the rows assigned to each word: one step of Lloyd's algorithm.
 
-    words : (K, d) float32, as they were when the rows chose
+    words : (K, d) float32, to which the rows were assigned
     """
 
     def __init__(self, words: NDArray[np.float32]) -> None:
@@ -67,7 +67,7 @@ class WordSums:
 
     @property
     def empty(self) -> NDArray[np.int64]:
-        """Numbers of the words no row chose, ascending."""
+        """Numbers of the words without rows, ascending."""
         return np.flatnonzero(self.counts == 0)
 
     def means(self) -> NDArray[np.float32]:
@@ -81,7 +81,7 @@ class WordSums:
 def errors_left(lengths: NDArray[np.float64], scores: NDArray[np.float32]) -> NDArray[np.float64]:
     """Squared errors (n,) of rows of squared length ‖x‖² whose words score ‖c‖² − 2 x·c.
 
-    Rounding leaves a trace of error where a row is a word: that is none.
+    A row that equals its word has a rounding error, which counts as 0.
     """
     errors: NDArray[np.float64] = lengths + scores
     errors[errors <= 1e-5 * (1e-30 + lengths)] = 0
@@ -98,10 +98,10 @@ def kmeans(
 ) -> NDArray[np.float32]:
     """Words (K, d) after at most `iterations` of Lloyd's algorithm on rows (n, d), starting from `words`.
 
-    chooser : makes what assigns rows to words; comparing all words by default. `map_` runs over blocks of
-        rows.
-    A word no row chose moves to a random row that has an error left; when there is none, every row
-    is already a word, and it stays.
+    chooser : creates the assignment of rows to words; compares all words by default.
+    map_ : runs over blocks of rows.
+    A word without rows moves to a random row with an error; if there is none, every row equals a word, and
+    the word stays.
     """
     lengths = np.empty(len(rows))
     squared_lengths(rows, lengths)
@@ -133,7 +133,7 @@ def improved_kmeans(
 ) -> NDArray[np.float32]:
     """Words (K, d) fitted to rows (n, d), starting from `words`; all zero words start from random rows.
 
-    shrink : give back what the words owe to chance, see `shrunk`. `map_` runs over blocks of rows.
+    shrink : remove sampling noise from the words, see `shrunk`. `map_` runs over blocks of rows.
     """
     if not words.any():
         words = choose_rows(rows, len(words), rng)
@@ -155,7 +155,7 @@ def improved_kmeans(
 
 
 def shrunk(rows: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Words (K, d) drawn towards their mean, axis by axis, as far as their spread is chance.
+    """Words (K, d) shrunk towards their mean, axis by axis, by the share of sampling noise in their spread.
 
     A mean of u rows with variance σ² errs by σ²/u. With τ² the variance of words beyond that, the best
     estimate keeps u / (u + σ²/τ²) of a word's distance from the mean (empirical Bayes). On principal axes

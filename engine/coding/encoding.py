@@ -97,7 +97,7 @@ class BeamTables:
             codes[chosen] = found
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """What the words of codes (n, M) add up to, (n, d) float32."""
+        """Sums of the words of codes (n, M), (n, d) float32."""
         decoded = np.zeros((len(codes), self._words.shape[1]), np.float32)
         starts = (np.cumsum(self.layout.words) - self.layout.words).astype(np.int64)
         decode_rows(np.ascontiguousarray(codes), starts, self._decoded_words, decoded)

@@ -1,4 +1,4 @@
-"""The records that the kernels of encoding are given, and the memory they write to."""
+"""Records passed to the kernels of encoding, and the memory they write to."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ one pass over them the better, as long as their products with the words do fit."
 
 
 class Tables(NamedTuple):
-    """What encoding knows of the dictionaries.
+    """The dictionaries as encoding uses them.
 
     panels : (S / LANES, d, LANES) float32, −2c / scale; start : (S,) float32, ‖c‖² / scale,
         huge for padding. S is the sum of the padded sizes.

@@ -1,4 +1,4 @@
-"""How a long code is cut into stages: groups of dictionaries, each encoded by one beam and locked."""
+"""Stages of a long code: groups of dictionaries, each encoded by one beam and locked."""
 
 from aggtree.engine.dictionaries import CodeLayout
 

@@ -1,7 +1,7 @@
 """The word of a wide first dictionary: nearly always the nearest, without comparing all words.
 
 Words are put into about √K groups by k-means over the words. A row is compared with the centres of all
-groups, then with the words of the nearest PROBES groups. `bench/` reports what that loses in E.
+groups, then with the words of the nearest PROBES groups. `bench/` reports the loss in E.
 """
 
 import numpy as np
@@ -24,12 +24,12 @@ ITERATIONS = 12
 EARLY_ROWS_PER_WORD = 64
 """Rows of each word for all iterations but the last, where there are twice as many or more."""
 
-LAST_ITERATIONS = 4
+LAST_ITERATIONS = 3
 """Iterations over all rows, after those over fewer."""
 
 
 class TwoStage:
-    """Chooses words by their groups; a row's word never depends on the rows around it."""
+    """Chooses words by their groups; the word of a row never depends on other rows."""
 
     def __init__(self, words: NDArray[np.float32], probes: int = PROBES) -> None:
         count = 2 ** round(np.log2(len(words)) / 2)
@@ -88,7 +88,7 @@ def _lay_out(words: NDArray[np.float32], labels: NDArray[np.int64], count: int) 
 
 
 def word_chooser(words: NDArray[np.float32], probes: int = PROBES) -> Chooser:
-    """The way to assign words that suits their number; `probes` groups are looked at when there are any."""
+    """The assignment suited to the number of words; `probes` groups are compared if there are groups."""
     return NearestWord(words) if len(words) <= EXACT_WORDS else TwoStage(words, probes)
 
 

@@ -1,1 +1,1 @@
-"""What are the true neighbours? Brute force over rows that stream by."""
+"""What are the true neighbours? Brute force over a stream of rows."""

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours of a block of queries over rows that stream by.
+"""Exact nearest neighbours of a block of queries over a stream of rows.
 
 One matrix product per block finds the few rows that may be near; their distances are then computed
 exactly, in a fixed order, so the answer does not depend on how the rows were cut into blocks.
@@ -44,7 +44,7 @@ class ExactSearch:
         self._nearest = Nearest(np.full(shape, np.inf), np.full(shape, -1, np.int64))
 
     def add(self, rows: NDArray[np.generic], first_id: int) -> None:
-        """Take rows (r, d) whose ids are first_id, first_id + 1, ... into account."""
+        """Add rows (r, d) whose ids are first_id, first_id + 1, ..."""
         if rows.ndim != 2 or rows.shape[1] != self.queries.shape[1]:
             raise ValueError(f"rows of shape {rows.shape}: expected (r, {self.queries.shape[1]})")
         step = max(1, PRODUCTS // len(self.queries))
@@ -83,7 +83,7 @@ def _squares(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _checked(rows: NDArray[np.generic], name: str, first: int) -> NDArray[np.generic]:
-    """Rows as they are, contiguous, or ValueError for what has no distance."""
+    """Contiguous rows; ValueError for rows without a distance."""
     if rows.dtype.kind not in "uif":
         raise ValueError(f"{name} of type {rows.dtype}: expected integers or floats")
     if rows.dtype.kind == "f":

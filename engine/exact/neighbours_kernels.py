@@ -47,7 +47,7 @@ class Products(NamedTuple):
 
     values : (q, r) float32
     query_squares, row_squares : (q,) and (r,) float32
-    slack : relative to the sum of both squares, how wrong a distance from these may be
+    slack : largest error of a distance from these, relative to the sum of both squares
     kind : of the distance. For COSINE these are products and squares of rows scaled to length 1.
     """
 
@@ -103,7 +103,7 @@ def _distance(query: NDArray[np.generic], row: NDArray[np.generic], kind: int) -
 def _replace_farthest(
     distances: NDArray[np.float64], ids: NDArray[np.int64], distance: np.float64, number: int
 ) -> None:
-    """Put a row in the place of the heap's first and let it sink."""
+    """Replace the root of the heap by a row and sift it down."""
     place = 0
     while 2 * place + 1 < len(ids):
         child = 2 * place + 1
@@ -179,7 +179,7 @@ def _flat_distance(whole: Any, floats: Any, i: int, vectors: FlatVectors, row: A
 
 @kernel
 def _sort_heap(distances: NDArray[np.float64], ids: NDArray[np.int64]) -> None:
-    """Bring a heap with the farthest first into the order of (distance, id)."""
+    """Sort a max-heap by (distance, id)."""
     for last in range(len(ids) - 1, 0, -1):
         distance, number = distances[last], ids[last]
         distances[last], ids[last] = distances[0], ids[0]
@@ -199,8 +199,8 @@ def rank_candidates(
     """The nearest of each query's own candidates, sorted by (distance, id).
 
     whole : (q, d) int16, queries of integers within the range of the vectors' bytes, or None
-    floats : (q, d), queries as they are, or None; one of both is there
-    candidates, places : (q, c), ids and the rows that hold their vectors; others than rows are left out
+    floats : (q, d), queries as given, or None; exactly one of both is given
+    candidates, places : (q, c), ids and the rows that hold their vectors; invalid rows are skipped
     kind : of the distance
     nearest : (q, k), out; inf and -1 where there are fewer
     """

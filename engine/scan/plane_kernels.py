@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import SHORT_WORDS
 from aggtree.engine.scan.filter_kernels import is_allowed
-from aggtree.engine.scan.records import Best, PlaneTables
+from aggtree.engine.scan.records import Best, PlaneTables, RowBits
 from aggtree.engine.scan.top_k_kernels import NO_BOUND, add_best, distance_of, rank_of
 from aggtree.engine.simd.compiled import kernel
 from aggtree.engine.simd.intrinsics import prefetch
@@ -127,7 +127,7 @@ def scan_planes(
     rest: Any,
     scale: Any,
     planes: PlaneTables,
-    within: Any,
+    within: RowBits,
     answers: Best,
     k: int,
     found: Any,
@@ -149,10 +149,8 @@ def scan_planes(
             lane = lowest_bit(bits)
             bits &= bits - 1
             leaf = block * BLOCK_LEAVES + lane
-            # Left out when the kernel is compiled for no filter.
-            if within is not None:  # noqa: SIM102
-                if not is_allowed(within, ids[leaf]):
-                    continue
+            if not within.everything and not is_allowed(within, ids[leaf]):
+                continue
             rank = rank_of(rest + unit * np.float32(planes.sums[lane]))
             found, bound = add_best(answers, found, bound, rank, np.uint64(leaf), k, ids)
     return found, bound

@@ -1,4 +1,4 @@
-"""The records that the kernels of a search are given; `scratch` allocates those that are written to."""
+"""Records passed to the kernels of a search; `scratch` allocates those that are written to."""
 
 from typing import NamedTuple
 
@@ -31,10 +31,12 @@ class RowBits(NamedTuple):
 
     bits : (b,) uint8, read-only, bit n % 8 of byte n // 8; rows beyond them are not allowed
     first : where the tree's rows begin among those of the whole index
+    everything : whether all rows may be answers, and the bits are not looked at
     """
 
     bits: NDArray[np.uint8]
     first: np.uint64
+    everything: bool
 
 
 class TableWords(NamedTuple):

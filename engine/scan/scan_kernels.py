@@ -17,6 +17,7 @@ from aggtree.engine.scan.records import (
     Best,
     LeafParts,
     NodeRanges,
+    RowBits,
     Scratch,
     SearchPlan,
     Sieve,
@@ -62,7 +63,7 @@ def _take_leaves(
     filled: int,
     single: bool,
     ids: NDArray[np.unsignedinteger],
-    within: Any,
+    within: RowBits,
     k: int,
     count: int,
     bound: Any,
@@ -79,10 +80,8 @@ def _take_leaves(
         while parts.places[part + 1] <= place:
             part += 1
         leaf = parts.leaves[part] + place - parts.places[part]
-        # Left out when the kernel is compiled for no filter.
-        if within is not None:  # noqa: SIM102
-            if not is_allowed(within, ids[leaf]):
-                continue
+        if not within.everything and not is_allowed(within, ids[leaf]):
+            continue
         rank = rank_of(values[place])
         count, bound = add_best(scratch.answers, count, bound, rank, np.uint64(leaf), k, ids)
     return count, bound
@@ -181,7 +180,7 @@ def scan_nodes(
     level: int,
     kept: int,
     scratch: Scratch,
-    within: Any,
+    within: RowBits,
     count: int,
     bound: Any,
 ) -> tuple[Any, Any, Any]:

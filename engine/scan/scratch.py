@@ -1,4 +1,4 @@
-"""Memory that one thread of a search writes to, sized by the plan and not by the tree."""
+"""Scratch memory of one search thread, sized by the plan and not by the tree."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ FIRST_RANKS = 1 << 19
 
 
 def make_scratch(plan: SearchPlan, words: TableWords) -> Scratch:
-    """Memory for queries of one plan, one thread at a time."""
+    """Memory of one thread for queries of one plan."""
     columns, room, answers = words.rows.shape[1], int(plan.room.max()), plan.k + plan.k // 2 + 96
     block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
     return Scratch(
@@ -86,12 +86,12 @@ def _first_scratch(plan: SearchPlan, block: int) -> FirstScratch:
 
 
 def empty_list(room: int) -> Best:
-    """A list for so many entries."""
+    """A list of the given capacity."""
     return Best(np.empty(room, np.int32), np.empty(room, np.uint64))
 
 
 def empty_sieve(record_size: int) -> Sieve:
-    """Tables for records of up to so many bytes."""
+    """Tables for records of up to the given number of bytes."""
     planes = padded(record_size, PLANES)
     return Sieve(
         tables=_aligned((planes, LABELS)),
@@ -122,7 +122,7 @@ def make_plane_tables(
 
 
 def _aligned(shape: tuple[int, int]) -> NDArray[np.uint8]:
-    """Zeros that begin with a line of the cache, so that no load of 64 bytes reads two."""
+    """Zeros aligned to cache lines, so that no load of 64 bytes crosses one."""
     rows, columns = shape
     memory = np.zeros(rows * columns + SIEVED, np.uint8)
     start = -memory.ctypes.data % SIEVED

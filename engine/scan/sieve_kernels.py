@@ -3,7 +3,7 @@
 The distance of a leaf is base + Σ_j t_j(b_j) over the bytes b_j of its record: table entries of its labels,
 and multiples of a step for its norm. With l_j the least entry of t_j and a scale s, the integers
 floor((t_j - l_j) s), cut to 255, have a sum of at most (bound - base - Σ l_j) s for every leaf within a
-bound. Leaves with a larger sum are left out unscored; the others are scored as ever, so the sieve changes no
+bound. Leaves with a larger sum are skipped; the others are scored as usual, so the sieve changes no
 answer. It is used where the processor has instructions for it.
 """
 
@@ -59,7 +59,7 @@ def _fill_norm_table(table: NDArray[np.uint8], weight: Any) -> None:
 
 @inlined
 def reset_sieve(sieve: Sieve) -> None:
-    """Forget the tables of another level, and its nodes."""
+    """Discard the tables of another level, and its nodes."""
     sieve.lowest[0], sieve.largest[0], sieve.scale[0] = 0, np.inf, 0
     sieve.nearest[0] = np.inf
 

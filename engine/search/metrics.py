@@ -48,7 +48,7 @@ class InnerProductSearcher(Searcher):
 
     @cached_property
     def default_params(self) -> SearchParams:
-        """No pruning: a constant is added to products, so their ratios mean nothing."""
+        """No pruning: a constant is added to products, so their ratios are meaningless."""
         first, *below = super().default_params.limits
         return SearchParams(limits=(max(1, first // 2), *below))
 

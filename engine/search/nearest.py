@@ -1,9 +1,9 @@
 """The nearest rows of a query: through the trees, or row by row when few may be answers.
 
-Rows that may not be answers, because they were deleted or a filter leaves them out, are passed over by the
-kernel before they could take the place of an answer, at the price of a look at one bit for each leaf that is
-near enough. With a filter the limits are widened by the share of allowed rows. Queries that still find too
-few search again, wider each time, up to the whole tree: k allowed rows are found whenever there are k.
+Rows that may not be answers, because they were deleted or a filter leaves them out, are skipped by the
+kernel before they could displace an answer, at the price of testing one bit for each leaf that is near
+enough. With a filter the limits are widened by the share of allowed rows. Queries that still find too
+few are repeated, wider each time, up to the whole tree: k allowed rows are found whenever they exist.
 """
 
 import math
@@ -42,7 +42,7 @@ class RowReader(Protocol):
 
     @property
     def rows(self) -> int:
-        """Number of rows, deleted ones too."""
+        """Number of rows, including deleted ones."""
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
         """The given rows (r,), which ascend, as (r, d)."""
@@ -55,10 +55,10 @@ class RowReader(Protocol):
 
 
 class ExactRows(Protocol):
-    """Where the vectors themselves come from, when a search needs them."""
+    """Provides the vectors themselves, if a search needs them."""
 
     def open(self) -> RowReader:
-        """Their reader; raises an error that explains why there is none."""
+        """Their reader; an error explains why there is none."""
 
     def open_if_present(self) -> RowReader | None:
         """Their reader, or None."""
@@ -66,12 +66,12 @@ class ExactRows(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchSpace:
-    """What queries are answered from: one state of an index.
+    """The data that queries are answered from: one state of an index.
 
     searcher : its trees; metric : of the distances they return.
-    rows : vectors that may be answers, deleted ones not counted.
+    rows : number of vectors that may be answers, without deleted ones.
     vectors : the vectors themselves.
-    live : bits of the rows that were not deleted; None when none was.
+    live : bits of the rows that were not deleted; None if none was.
     """
 
     searcher: AnySearcher
@@ -82,7 +82,7 @@ class SearchSpace:
 
     @property
     def default_params(self) -> SearchParams:
-        """The parameters of a request that names none."""
+        """The default parameters of a request."""
         return self.searcher.default_params
 
     @cached_property
@@ -97,7 +97,7 @@ class SearchSpace:
 def find_nearest(
     space: SearchSpace, queries: ArrayLike, request: SearchRequest
 ) -> tuple[Answer, SearchCounts]:
-    """The k nearest rows of one query (d,) or several (q, d), and how much each query looked at.
+    """The k nearest rows of one query (d,) or several (q, d), and how much each query visited.
 
     Rows (q, k) int64 and distances (q, k) float32, padded with -1 and inf where fewer were found.
     """
@@ -138,12 +138,12 @@ def search_trees(
     *,
     enough: int | None = None,
 ) -> tuple[Answer, SearchCounts]:
-    """The `wanted` nearest allowed rows that the trees give for queries (d,) or (q, d).
+    """The `wanted` nearest allowed rows of the trees for queries (d,) or (q, d).
 
     within : rows that may be answers; None for all that were not deleted
-    enough : queries that find fewer search again, wider each time, until the limits hold the whole level;
-        None for as many as wanted and there are. Only rows that are passed over can make a query find fewer
-        than its limits were meant for, so without any nothing is searched again.
+    enough : queries that find fewer are repeated, wider each time, until the limits include the whole level;
+        None for as many as wanted, or all that exist. Only skipped rows can make a query find fewer than its
+        limits allow, so without them no query is repeated.
     """
     searcher = space.searcher
     bits = space.live if within is None else within.row_bits
@@ -197,7 +197,7 @@ def _scan(
     threads: int,
     reader: RowReader | None,
 ) -> tuple[Answer, SearchCounts]:
-    """Compare every allowed row, with its vector if that is at hand."""
+    """Compare every allowed row, with its vector if it is available."""
     _, count, _ = space.searcher.prepared(queries)
     if reader is None:
         reader = space.vectors.open_if_present()
@@ -226,7 +226,7 @@ def no_answer(count: int, k: int) -> Answer:
 
 
 def _padded(found: Answer, k: int) -> Answer:
-    """The answer with k columns, the new ones without an answer."""
+    """The answer extended to k columns by -1 and inf."""
     columns = found.ids.shape[1]
     if columns == k:
         return found
@@ -242,7 +242,7 @@ def squared(radius: float) -> np.float32:
 
 
 def check_radius(space: SearchSpace) -> None:
-    """ValueError if distances are no lengths, which a radius could be compared with."""
+    """ValueError if distances of this metric cannot be compared with a radius."""
     if space.metric != "l2":
         raise ValueError(f"radius: expected an index of metric l2, this one is of {space.metric}")
 

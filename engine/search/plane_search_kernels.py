@@ -1,7 +1,7 @@
 """Kernel that answers queries from a tree whose leaves are stored in planes.
 
 All leaves hang from nodes of level 1. The rules of `search_kernels` hold: the range of leaves read from a
-node is cut to the leaves there are, so that a damaged file gives a wrong answer and never a crash.
+node is clipped to the existing leaves, so that a damaged file gives a wrong answer and never a crash.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.scan.first_level_kernels import nearest_nodes, probe_groups
 from aggtree.engine.scan.plane_kernels import exact_distances, fit_planes, prefetch_planes, scan_planes
-from aggtree.engine.scan.records import PlaneTables, Scratch, SearchPlan, TableWords
+from aggtree.engine.scan.records import PlaneTables, RowBits, Scratch, SearchPlan, TableWords
 from aggtree.engine.scan.table_kernels import distance_tables
 from aggtree.engine.scan.top_k_kernels import NO_BOUND, cut_best, distance_of, sort_best
 from aggtree.engine.search.search_kernels import node_ranges
@@ -33,7 +33,7 @@ def _search_one(
     scratch: Scratch,
     planes: PlaneTables,
     row: int,
-    within: Any,
+    within: RowBits,
 ) -> tuple[Any, Any, Any]:
     """Answer one query into the scratch; return how many answers there are, sorted.
 
@@ -90,7 +90,7 @@ def search_planes(
     queries: NDArray[np.float32],
     scratch: Scratch,
     planes: PlaneTables,
-    within: Any,
+    within: RowBits,
     ids: NDArray[np.int64],
     distances: NDArray[np.float32],
     visits: NDArray[np.int64],

@@ -100,7 +100,7 @@ def _candidates(
 
 
 def _within(parts: list[Part], radius: float, count: int) -> RangeAnswer:
-    """What is within the radius, query after query."""
+    """The answers within the radius, query after query."""
     counts = np.zeros(count, np.int64)
     inside = [(answer.ids >= 0) & (answer.distances <= squared(radius)) for _, answer in parts]
     for (numbers, _), mask in zip(parts, inside, strict=True):

@@ -53,7 +53,7 @@ def _node_vectors(
 def _words(
     dictionaries: Dictionaries, number: int, labels: NDArray[np.unsignedinteger]
 ) -> NDArray[np.float32]:
-    """Words of a dictionary; a label that a damaged file invents counts as the last."""
+    """Words of a dictionary; an invalid label of a damaged file counts as the last."""
     words = dictionaries.part(number)
     chosen: NDArray[np.float32] = words[np.minimum(labels, len(words) - 1)]
     return chosen

@@ -31,7 +31,7 @@ class SearchRequest:
     threads : threads that share the queries of a call.
     rerank : candidates, at least k, that are re-ranked by exact distance; 0 for none.
     within : rows that answers may come from; None for all.
-    radius : answers whose squared distance exceeds radius² are left out; None for no bound.
+    radius : answers whose squared distance exceeds radius² are dropped; None for no bound.
     recall, time_ms : instead of params and rerank, the required recall or the allowed milliseconds per query,
         as measured by tuning; see `Tuning.apply`.
     """
@@ -89,8 +89,8 @@ def default_search(first_words: int) -> SearchParams:
 def default_plane_search(first_words: int) -> SearchParams:
     """Parameters for leaves in planes behind a first dictionary of so many words.
 
-    Leaves in planes are scanned so fast that more nodes are worth a look than with others: what is not in
-    them, re-ranking cannot bring back. They hold .97 to .98 of the ten nearest word and sentence embeddings.
+    Leaves in planes are scanned so fast that visiting more nodes pays off: what is not in them, re-ranking
+    cannot recover. They hold .97 to .98 of the ten nearest word and sentence embeddings.
     """
     return SearchParams(
         limits=(max(64, round(384 * (first_words / 1024) ** (1 / 3))),), pruning_ratio=PLANE_PRUNING_RATIO
@@ -100,7 +100,7 @@ def default_plane_search(first_words: int) -> SearchParams:
 def check_queries(
     queries: ArrayLike, dimension: int, *, bounded: bool = True
 ) -> tuple[NDArray[np.float32], int]:
-    """Queries as float32, filled up to whole tiles, and how many there are; ValueError for invalid ones.
+    """Queries as float32, padded to whole tiles, and their number; ValueError for invalid ones.
 
     bounded : refuse queries so long that squared distances would overflow float32
     """

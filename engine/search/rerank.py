@@ -18,7 +18,7 @@ BLOCK_CANDIDATES = 1 << 19
 
 
 class Reranker:
-    """Ranks candidates by their exact distance to queries; from several threads at once if wanted.
+    """Ranks candidates by their exact distance to queries; safe to use from several threads.
 
     metric : see `ExactSearch`
     """
@@ -100,7 +100,7 @@ class Reranker:
         return as_answer(self.nearest(*arguments, **options))
 
     def _run(self, whole: Any, floats: Any, vectors: FlatVectors, *rest: Any) -> None:
-        """Call the kernel without a look at all types, of which only these two differ."""
+        """Call the kernel without a dispatch on all types, of which only these two vary."""
         kind = vectors.values.dtype, None if floats is None else floats.dtype
         entry = self._entries.get(kind)
         if entry is None:
@@ -109,7 +109,7 @@ class Reranker:
 
 
 def as_answer(nearest: Nearest) -> Answer:
-    """Exact distances as answers have them, in float32."""
+    """Exact distances as float32, as in answers."""
     with np.errstate(over="ignore"):
         return Answer(nearest.ids, nearest.distances.astype(np.float32))
 

@@ -1,6 +1,6 @@
 """Kernels that answer queries from a tree.
 
-A corrupt file must be an error or a wrong answer, never a crash, and nothing here checks bounds. So:
+A corrupt file must cause an error or a wrong answer, never a crash, and nothing here checks bounds. So:
 
 - the range of children (leaves) read from a node is cut to the next level (the node's own level), whose
   ends were checked when the tree was opened; a range that runs backwards is empty;
@@ -24,6 +24,7 @@ from aggtree.engine.scan.records import (
     FirstLevel,
     FirstScratch,
     NodeRanges,
+    RowBits,
     Scratch,
     SearchPlan,
     TableWords,
@@ -73,7 +74,7 @@ def _prefetch_starts(tree: Tree, level: int, numbers: NDArray[np.uint64], kept: 
 
 @kernel
 def _prefetch_query(tree: Tree, first: FirstLevel, scratch: FirstScratch, row: int) -> None:
-    """Prefetch what a query begins with: words and offsets of its nodes, which are far apart in memory."""
+    """Prefetch the words and offsets of the first nodes of a query, which are far apart in memory."""
     size = first.words.shape[1] * first.words.itemsize
     for i in range(scratch.near_counts[row]):
         word = np.int64(first.labels[np.int64(scratch.near[row, i])])
@@ -104,7 +105,7 @@ def node_ranges(tree: Tree, plan: SearchPlan, level: int, nodes: Best, kept: int
 
 @kernel
 def _append(best: Best, count: int, values: NDArray[np.float32], rows: int, number: int) -> Any:
-    """Add entries number, number + 1, ... that there is room for; return how many there are then."""
+    """Append entries number, number + 1, ... as far as there is room; return the new length."""
     ranks, numbers = best.ranks[count : count + rows], best.numbers[count : count + rows]
     for j in range(rows):
         # What a corrupt file makes no number of is far away.
@@ -159,7 +160,7 @@ def _search_one(
     square: Any,
     scratch: Scratch,
     row: int,
-    within: Any,
+    within: RowBits,
 ) -> tuple[Any, Any, Any]:
     """Answer one query into the scratch; return how many answers there are, sorted.
 
@@ -211,7 +212,7 @@ def search_tree(
     words: TableWords,
     queries: NDArray[np.float32],
     scratch: Scratch,
-    within: Any,
+    within: RowBits,
     ids: NDArray[np.int64],
     distances: NDArray[np.float32],
     visits: NDArray[np.int64],
@@ -219,7 +220,7 @@ def search_tree(
     """Answer queries, a block of distance tables at a time.
 
     queries : (>= q, d) float32, one or two rows or whole tiles
-    within : RowBits, which rows may be answers; None when all may
+    within : which rows may be answers
     ids, distances : (q, k) int64 and float32, nearest first, -1 and inf where there are fewer
     visits : (q, 2) int64, nodes and leaves scored
     """

@@ -31,6 +31,7 @@ from aggtree.engine.scan.first_level import (
 from aggtree.engine.scan.records import LABELS, PlaneTables, RowBits, Scratch, SearchPlan
 from aggtree.engine.scan.scratch import make_plane_tables, make_scratch, sieve_index
 from aggtree.engine.scan.table_kernels import distance_tables
+from aggtree.engine.search.filters import ALL_ROWS
 from aggtree.engine.search.plane_search_kernels import search_planes
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
 from aggtree.engine.search.request import check_queries, chosen_params, default_plane_search, default_search
@@ -110,7 +111,7 @@ class Searcher:
         self._leaf_base = self._node_centre = np.float32(0)
         self._regions = regions(self._words, self._first.groups)
         self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[ThreadMemory]]] = {}
-        self._entries: dict[bool, Callable[..., None]] = {}
+        self._entry: Callable[..., None] | None = None
 
     @property
     def trees(self) -> tuple[Tree, ...]:
@@ -164,10 +165,10 @@ class Searcher:
         ids = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         visits = np.empty((count, 2), np.int64)
-        asked, places = self._near_each_other(block, count)
+        ordered, places = self._near_each_other(block, count)
         tiles = len(block) // TILE_ROWS
         if min(threads, tiles) <= 1:
-            self._answer(plan, spare, asked, within, ids, distances, visits)
+            self._answer(plan, spare, ordered, within, ids, distances, visits)
         else:
             ends = [tiles * number // threads * TILE_ROWS for number in range(threads + 1)]
             with ThreadPoolExecutor(threads) as pool:
@@ -176,7 +177,7 @@ class Searcher:
                         self._answer,
                         plan,
                         spare,
-                        asked[start:stop],
+                        ordered[start:stop],
                         within,
                         ids[start:stop],
                         distances[start:stop],
@@ -193,7 +194,7 @@ class Searcher:
         return self._finish(Answer(ids, distances), units, lengths), SearchCounts(visits[:, 0], visits[:, 1])
 
     def prepared(self, queries: ArrayLike) -> tuple[NDArray[np.float32], int, NDArray[np.float64] | None]:
-        """Queries as the kernel takes them, how many there are, and what `_finish` needs of them.
+        """Queries in the layout of the kernel, their number, and what `_finish` needs of them.
 
         ValueError for queries that cannot be answered, with the reason.
         """
@@ -204,18 +205,18 @@ class Searcher:
     def _near_each_other(
         self, block: NDArray[np.float32], count: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
-        """The queries, of a large batch near ones after each other, and where each one is then.
+        """The queries of a large batch in an order that puts near ones together, and their new positions.
 
-        They look into the same nodes, which the first of them has brought into the cache.
+        Near queries visit the same nodes, which the first of them brings into the cache.
         """
         if self._regions is None or count < REGIONS:
             return block, None
         tables, squares = np.empty((len(block), REGIONS), np.float32), np.empty(len(block), np.float32)
         distance_tables(block, self._regions, tables, squares)
         order = np.argsort(tables[:count].argmin(axis=1), kind="stable")
-        asked, places = block.copy(), np.empty(count, np.int64)
-        asked[:count], places[order] = block[order], np.arange(count)
-        return asked, places
+        ordered, places = block.copy(), np.empty(count, np.int64)
+        ordered[:count], places[order] = block[order], np.arange(count)
+        return ordered, places
 
     def allowed_vectors(self, within: RowBits, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids (r,) and reconstructions (r, d) of all leaves that are allowed, at most `count`."""
@@ -232,7 +233,7 @@ class Searcher:
         return self.tree.ids[leaves].astype(np.int64), found
 
     def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
-        """Bring queries (q, d) in place to what the tree is searched for; returns what `_finish` needs."""
+        """Transform queries (q, d) in place for the search of the tree; returns what `_finish` needs."""
         return None
 
     def _finish(
@@ -251,30 +252,29 @@ class Searcher:
         distances: NDArray[np.float32],
         visits: NDArray[np.int64],
     ) -> None:
-        """Answer queries on this thread, with scratch memory that no other thread uses meanwhile."""
+        """Answer queries on this thread, with scratch memory of its own."""
         try:
             scratch = spare.pop()
         except IndexError:  # between a look at the list and the pop another thread might take the last
             scratch = self._make_memory(plan)
-        arguments = (self._scored, plan, self._words, queries, *scratch, within, ids, distances, visits)
-        entry = self._entries.get(within is None)
-        if entry is None:
-            kernel = search_planes if self.planes else search_tree
-            entry = self._entries[within is None] = compiled_entry(kernel, arguments)
-        entry(*arguments)
+        allowed = ALL_ROWS if within is None else within
+        arguments = (self._scored, plan, self._words, queries, *scratch, allowed, ids, distances, visits)
+        if self._entry is None:
+            self._entry = compiled_entry(search_planes if self.planes else search_tree, arguments)
+        self._entry(*arguments)
         spare.append(scratch)
 
     def _make_memory(self, plan: SearchPlan) -> ThreadMemory:
-        """Scratch memory of one thread, as the kernel takes it."""
+        """Scratch memory of one thread, in the layout of the kernel."""
         scratch = make_scratch(plan, self._words)
         if not self.planes:
             return (scratch,)
         return scratch, make_plane_tables(plan, self._lengths, self._leaf_base, self._node_centre)
 
     def _plan(self, params: SearchParams, k: int) -> tuple[SearchPlan, list[ThreadMemory]]:
-        """What calls with these parameters and k share, and their spare scratch memory.
+        """The plan shared by calls with these parameters and k, and their spare scratch memory.
 
-        Another thread may clear the cache at any time: what is returned was never looked up again.
+        Another thread may clear the cache at any time, so the entry is looked up only once.
         """
         known = self._plans.get((params, k))
         if known is None:

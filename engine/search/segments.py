@@ -1,7 +1,7 @@
-"""Several trees searched as one: the segments of an index that has grown.
+"""Search the trees of several segments as one.
 
-Each tree is searched with the limits of the whole, so a query looks into the same cells as it would in one
-tree of all rows; the nearest of all answers are the answer.
+Each tree is searched with the limits of the whole, so a query visits the same cells as in one tree of all
+rows; the answers are merged.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,11 +49,11 @@ class SegmentedSearcher:
 
     @property
     def leaves(self) -> int:
-        """How many vectors the trees hold, deleted ones too."""
+        """Number of vectors in the trees, including deleted ones."""
         return sum(segment.searcher.leaves for segment in self.segments)
 
     def prepared(self, queries: ArrayLike) -> tuple[NDArray[np.float32], int, NDArray[np.float64] | None]:
-        """Queries as each segment takes them; see `Searcher.prepared`."""
+        """Queries prepared for every segment; see `Searcher.prepared`."""
         return self.segments[0].searcher.prepared(queries)
 
     @property

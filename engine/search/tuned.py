@@ -27,7 +27,7 @@ class TunedPoint:
 
     @property
     def params(self) -> SearchParams:
-        """What to search with."""
+        """The search parameters of this point."""
         return SearchParams(limits=self.limits, pruning_ratio=self.pruning_ratio)
 
 
@@ -43,18 +43,18 @@ class Tuning:
     points: dict[int, tuple[TunedPoint, ...]] = field(default_factory=dict)
 
     def with_points(self, k: int, points: Iterable[TunedPoint]) -> "Tuning":
-        """The same with the best of `points` for k."""
+        """A copy with the Pareto front of `points` for k."""
         return replace(self, points={**self.points, k: pareto(points)})
 
     def apply(self, request: SearchRequest) -> SearchRequest:
-        """The request with limits and candidates in the place of its recall or time."""
+        """The request with its recall or time replaced by limits and candidates."""
         point = self.choose(request.k, request.recall, request.time_ms)
         return replace(request, params=point.params, rerank=point.rerank, recall=None, time_ms=None)
 
     def choose(self, k: int, recall: float | None, milliseconds: float | None) -> TunedPoint:
-        """The fastest point that reaches a recall, or the one that finds most within a time.
+        """The fastest point that reaches a recall, or the one with the highest recall within a time.
 
-        ValueError when there is none; it names what was measured.
+        ValueError if there is none; its message states what was measured.
         """
         if k not in self.points:
             known = ", ".join(map(str, sorted(self.points)))
@@ -64,13 +64,13 @@ class Tuning:
             for point in points:
                 if point.recall >= recall:
                     return point
-            raise ValueError(f"recall {recall}: the most that was measured is {points[-1].recall:.4f}")
+            raise ValueError(f"recall {recall}: the highest measured recall is {points[-1].recall:.4f}")
         within = [
             point for point in points if milliseconds is not None and point.milliseconds <= milliseconds
         ]
         if not within:
             fastest = points[0].milliseconds
-            raise ValueError(f"time_ms {milliseconds}: the fastest that was measured takes {fastest:.3f} ms")
+            raise ValueError(f"time_ms {milliseconds}: the fastest measured search takes {fastest:.3f} ms")
         return within[-1]
 
 

@@ -1,4 +1,4 @@
-"""Writes LLVM code that reads like the arithmetic it does: values with operators, pointers, loops.
+"""Generates LLVM code from readable arithmetic: values with operators, pointers, loops.
 
     limits = limit.splat(INTS)
 
@@ -7,7 +7,7 @@
 
     (total,) = code.loop(0, length, LANES, [code.constant(0, INTS)], count)
 
-Nothing here computes: each operator appends an instruction to the function being compiled.
+No operator computes anything: each appends an instruction to the function being compiled.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Code:
         self.ir = builder
 
     def operand(self, value: Operand, kind: Any) -> Any:
-        """What LLVM takes for a value, or for a number as a constant of a type."""
+        """The LLVM operand of a value, or of a number as a constant of a type."""
         return value.ir if isinstance(value, Value) else self.constant(value, kind).ir
 
     def constant(self, number: float, kind: Any) -> Value:
@@ -253,7 +253,7 @@ class Code:
     def _merged(
         self, some: Sequence[Value], from_block: Any, others: Sequence[Value], other_block: Any
     ) -> list[Value]:
-        """The values of the block that was left last."""
+        """The values from the last predecessor block."""
         merged = []
         for one, other in zip(some, others, strict=True):
             phi = self.ir.phi(one.kind)

@@ -1,4 +1,4 @@
-"""Each primitive in numpy, under its name: what kernels call where the JIT is switched off; twins for tests.
+"""Each primitive in numpy, under its name: called by kernels if the JIT is off; twins for tests.
 
 Products and sums of floats are rounded one by one, where machine code rounds a multiply-add once: the results
 agree in all but the last bits, and exactly where all sums are integers below 2**24.

@@ -1,4 +1,4 @@
-"""What numba has no name for: unaligned loads, prefetching, and calls without delay."""
+"""Intrinsics that numba lacks: unaligned loads, prefetching, and calls without dispatch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,18 +37,18 @@ def load_8_bytes(code: Code, array: Array, offset: Int64) -> UInt64:
 
 @primitive(emulation.prefetch)
 def prefetch(code: Code, array: Array, offset: Int64) -> None:
-    """Start to bring a byte of an array into the cache; any offset is harmless."""
+    """Prefetch the cache line of a byte of an array; any offset is harmless."""
     _prefetch(array, offset, _ALL_CACHES)
 
 
 @primitive(emulation.prefetch)
 def prefetch_early(code: Code, array: Array, offset: Int64) -> None:
-    """The same into the second-level cache, which awaits more at once: for what is read later."""
+    """The same into the second-level cache, which allows more outstanding loads: for later reads."""
     _prefetch(array, offset, _ALL_BUT_THE_FIRST)
 
 
 def compiled_entry(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """The machine code of a kernel for arguments of these types, to be called with no others.
+    """The machine code of a kernel for arguments of exactly these types.
 
     A call through the kernel itself looks up the types of all its arrays each time, which takes as long
     as a short query.

@@ -30,6 +30,7 @@ from zlib import crc32
 
 import llvmlite
 import numba
+from llvmlite.binding import address_of_symbol
 from numba.core import config
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
@@ -71,7 +72,7 @@ def places() -> Iterator[Path]:
 
 
 def is_trusted(place: Path) -> bool:
-    """Whether nobody but this user or root may have written there: what is read is executed."""
+    """Whether only this user or root can have written there: files are executed."""
     try:
         status = place.stat()
     except OSError:
@@ -79,8 +80,17 @@ def is_trusted(place: Path) -> bool:
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o002
 
 
+def first_writable_place() -> Path | None:
+    """Where compiled code will be kept; None when nowhere."""
+    for place in places():
+        existing = next(folder for folder in (place, *place.parents) if folder.exists())
+        if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+            return place
+    return None
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that no process reads half of it."""
+    """Write a file under a temporary name and rename it, so that no process reads a partial file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_trusted(path.parent):
         raise PermissionError(f"{path.parent}: is open to other users")
@@ -102,7 +112,7 @@ def is_kept(name: str) -> bool:
 
 
 def keep(name: str, content: bytes) -> bool:
-    """Write a file to the first place that takes it; False when none does."""
+    """Write a file to the first writable place; False if there is none."""
     for place in places():
         with contextlib.suppress(OSError):
             write_whole(place / name, content)
@@ -130,11 +140,10 @@ class KernelCache(_Cache):
         self._enabled = False
 
     def flush(self) -> None:
-        """Nothing waits to be written."""
+        """Nothing is buffered."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled code of a signature; None when no place has it."""
-        target_context.refresh()
+        """The compiled code of a signature; None if no place has it."""
         if not self._enabled:
             return None
         name = self._file_name(sig, target_context.codegen())
@@ -143,14 +152,18 @@ class KernelCache(_Cache):
             with contextlib.suppress(Exception):
                 content = (place / name).read_bytes()
                 if is_trusted(place) and crc32(content[4:]) == int.from_bytes(content[:4], "little"):
-                    return NUMBA_RESULT._rebuild(target_context, *pickle.loads(content[4:]))
+                    externals, *state = pickle.loads(content[4:])
+                    # Registering all that numba can compile takes longer than to load code that is compiled.
+                    if not all(address_of_symbol(symbol) for symbol in externals):
+                        target_context.refresh()
+                    return NUMBA_RESULT._rebuild(target_context, *state)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep compiled code in the first place that takes it."""
+        """Save compiled code in the first writable place."""
         if not self._enabled or data.lifted or data.library.has_dynamic_globals:
             return
-        payload = pickle.dumps(data._reduce(), protocol=-1)
+        payload = pickle.dumps((data.library.external_symbols(), *data._reduce()), protocol=-1)
         keep(self._file_name(sig, data.codegen), crc32(payload).to_bytes(4, "little") + payload)
 
     def _file_name(self, signature: Any, codegen: Any) -> str:

@@ -97,7 +97,7 @@ def scan_block(
     limit: Int64,
     sums: Array,
 ) -> UInt64:
-    """Set sums[i] to Σ of the table entries of leaf i of a block; bit i says whether it is at most `limit`.
+    """Set sums[i] to Σ of the table entries of leaf i of a block; bit i is set if it is at most `limit`.
 
     planes : (b,) uint8; the block begins at `place`, SPARE_BYTES follow the last one
     count : planes, the first of which counts 2**WEIGHTED_SHIFT times if `weighted` is 1

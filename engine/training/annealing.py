@@ -36,7 +36,7 @@ from aggtree.engine.training.cooling import (
     thinned,
     thinning,
 )
-from aggtree.engine.training.mixing import MIXED_ROWS_PER_WORD, leading_axes, mixed_round
+from aggtree.engine.training.mixing import MIXED_ROWS_PER_WORD, leading_axes, mixed_batch, mixed_round
 
 RIDGE = 1.0
 """Pull towards the present word, in rows, of every joint round."""
@@ -67,8 +67,8 @@ class DictionaryAnnealing:
         self,
         dictionaries: int | None = None,
         words: int | Sequence[int] = 256,
-        beam: int = 10,
-        seed: int = 0,
+        beam: int = AnnealingParams.beam,
+        seed: int = AnnealingParams.seed,
         *,
         rounds: int = AnnealingParams.rounds,
         tolerance: float = AnnealingParams.tolerance,
@@ -87,6 +87,7 @@ class DictionaryAnnealing:
         self._narrow: Narrow | None = None
         self._codes: NDArray[np.uint8] | None = None
         self._online = OnlineState.empty()
+        self._shakes = False
         self._encoder: Encoder | None = None
         self._history: list[float] = []
 
@@ -133,6 +134,7 @@ class DictionaryAnnealing:
             trainer's state at these moments can be resumed.
         Rounds end after `rounds`, or when one without noise lowers E by less than `tolerance`.
         """
+        self._shakes = start is None
         if resume:
             rows, residue = self._go_on(x, map)
         else:
@@ -145,10 +147,10 @@ class DictionaryAnnealing:
             else:
                 rows = self._check_batch(x, start.dimension)
                 residue = self._adopt(start, rows, map)
-            here, early = self._rows_of_round(residue, 0), is_early(self.params, 0)
-            self._codes = self._encode_narrow(self._narrow_or_fail(), here, map, early=early)
+            here = self._rows_of_round(residue, 0)
+            self._codes = self._encode_round(self._narrow_or_fail(), here, 0, map)
             self._record(here, self._codes, map, progress)
-        self._anneal(residue, start is None, map, progress)
+        self._anneal(residue, map, progress)
         self._online = self._online.remember(rows, self._rng(0))
         self._codes = None
         self._encoder = None
@@ -265,44 +267,47 @@ class DictionaryAnnealing:
 
     def _annealed_residue(self, rows: Rows, map_: Map) -> Rows:
         """The residue of the rows that the last rounds anneal."""
-        step = thinning(self.params, len(rows), sum(self._narrow_layout().words), self.params.rounds)
+        step = thinning(self.params, len(rows), sum(self._narrow_layout().words), early=False)
         return self._residue(thinned(rows, step), map_)
 
-    def _rows_of_round(self, rows: Rows, number: int) -> Rows:
-        """Those of the rows that round `number` anneals."""
-        step = thinning(self.params, len(rows), sum(self._narrow_layout().words), number)
-        return thinned(rows, step, number)
+    def _is_early(self, number: int) -> bool:
+        return self._shakes and is_early(self.params, number)
 
-    def _encode_narrow(
-        self, narrow: Narrow, residue: Rows, map_: Map, *, early: bool = False
-    ) -> NDArray[np.uint8]:
+    def _rows_of_round(self, rows: Rows, number: int) -> Rows:
+        """Those of the rows of the last rounds that round `number` anneals."""
+        words = sum(self._narrow_layout().words)
+        return thinned(rows, thinning(self.params, len(rows), words, early=self._is_early(number)), number)
+
+    def _encode_narrow(self, narrow: Narrow, residue: Rows, map_: Map, beam: int = 0) -> NDArray[np.uint8]:
         if narrow.layout.levels == 0:
             return np.empty((len(residue), 0), np.uint8)
-        beam = (self.params.early_beam if early else 0) or self.params.beam
-        return encode_blocks(narrow, residue, beam, map_)
+        return encode_blocks(narrow, residue, beam or self.params.beam, map_)
+
+    def _encode_round(self, narrow: Narrow, rows: Rows, number: int, map_: Map) -> NDArray[np.uint8]:
+        beam = self.params.early_beam if self._is_early(number) else 0
+        return self._encode_narrow(narrow, rows, map_, beam)
 
     def _encode_by(self, map_: Map) -> Encode:
         return lambda narrow, rows: self._encode_narrow(narrow, rows, map_)
 
-    def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
-        """Rounds of cooling until one gains too little; `shake` heats the early ones.
+    def _anneal(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
+        """Rounds of cooling until one gains too little; dictionaries from scratch are heated at first.
 
         Rows too few for joint cooling are mixed, or leave existing dictionaries as they are.
         """
         if self._scarce(residue):
-            if shake:
+            if self._shakes:
                 self._anneal_mixed(residue, map_, progress)
             return
-        shake = shake and self.params.cooling == "joint"
         rounds = self.params.rounds if self._narrow_or_fail().layout.levels else 0
-        degrees = [temperature(number, rounds) if shake else 0.0 for number in range(rounds)]
+        degrees = [temperature(number, rounds) if self._is_early(number) else 0.0 for number in range(rounds)]
         for number in range(len(self._history) - 1, rounds):
             if number and degrees[number - 1] == 0 and self._settled():
                 return
             codes, rng, here = self._codes, self._rng(number), self._rows_of_round(residue, number)
             if codes is None or (number and self.params.cooling == "joint"):
-                hot, early = heat(self._narrow_or_fail(), degrees[number], rng), is_early(self.params, number)
-                codes = self._encode_narrow(hot, here, map_, early=early)
+                hot = heat(self._narrow_or_fail(), degrees[number], rng)
+                codes = self._encode_round(hot, here, number, map_)
             self._codes = self._update(here, codes, rng, map_)
             self._record(here, self._codes, map_, progress)
 
@@ -317,13 +322,6 @@ class DictionaryAnnealing:
             self._narrow = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number))
             self._codes = self._sort(encode(self._narrow, residue))
             self._record(residue, self._codes, map_, progress)
-
-    def _mixed(self, narrow: Narrow, residue: Rows, rng: np.random.Generator, map_: Map) -> Narrow:
-        """The dictionaries after a round on mixtures of a batch of few rows; of very few, as they were."""
-        if len(residue) < MIXED_ROWS_PER_WORD * max(narrow.layout.words):
-            return narrow
-        space = leading_axes(residue, float(np.log2(narrow.layout.words).sum()))
-        return mixed_round(narrow, space.project(residue), space, self._encode_by(map_), rng)
 
     def _scarce(self, rows: Rows) -> bool:
         """Whether these rows are too few to cool all words jointly."""
@@ -384,7 +382,7 @@ class DictionaryAnnealing:
         age = max(0, self._online.batches - FAST_BATCHES) / FAST_BATCHES
         past = age * len(residue) / max(self.params.words[-1], 1)
         if self._scarce(residue):
-            target = self._mixed(before, residue, rng, map_)
+            target = mixed_batch(before, residue, self._encode_by(map_), rng)
         else:
             target, codes = self._cool(residue, codes, RIDGE + past, rng, map_)
         # k-means knows no pull of the past: its step is cut as much as the past weighs.

@@ -96,15 +96,16 @@ def distortion(narrow: Narrow, rows: Rows, codes: NDArray[np.uint8], map_: Map =
 
 def is_early(params: AnnealingParams, number: int) -> bool:
     """Whether round `number` (from 0) has noise, and may take fewer rows and paths than the last ones."""
-    return number < params.rounds and temperature(number, params.rounds) > 0
+    joint = params.cooling == "joint"
+    return joint and number < params.rounds and temperature(number, params.rounds) > 0
 
 
-def thinning(params: AnnealingParams, rows: int, words: int, number: int) -> int:
-    """Every how-many-th of `rows` rows round `number` (from 0) anneals `words` words on."""
-    per_word = params.early_rows if is_early(params, number) else params.late_rows
+def thinning(params: AnnealingParams, rows: int, words: int, *, early: bool) -> int:
+    """Every how-many-th of `rows` rows a round takes to anneal `words` words."""
+    per_word = params.early_rows if early else params.late_rows
     if per_word == 0 or params.cooling != "joint":
         return 1
-    return max(1, rows // (max(per_word, JOINT_ROWS_PER_WORD) * max(1, words)))
+    return max(1, round(rows / (max(per_word, JOINT_ROWS_PER_WORD) * max(1, words))))
 
 
 def thinned(rows: Rows, step: int, turn: int = 0) -> Rows:

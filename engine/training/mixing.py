@@ -94,6 +94,14 @@ def mixed_round(
     return space.raise_up(flat.with_words(solve(equations, flat.words, pull, SWEEPS)))
 
 
+def mixed_batch(narrow: Narrow, rows: Rows, encode: Encode, rng: np.random.Generator) -> Narrow:
+    """The dictionaries after a round on mixtures of a batch of few rows (n, d); of very few, unchanged."""
+    if len(rows) < MIXED_ROWS_PER_WORD * max(narrow.layout.words):
+        return narrow
+    space = leading_axes(rows, float(np.log2(narrow.layout.words).sum()))
+    return mixed_round(narrow, space.project(rows), space, encode, rng)
+
+
 def mixed_rows(rows: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
     """√(1 − MIX²) x + MIX x' for every row x (n, P) of mean 0, x' another one: the covariance is kept."""
     own, other = np.float32(np.sqrt(1 - MIX**2)), np.float32(MIX)

@@ -70,13 +70,13 @@ class StagedAnnealing:
         for number, (trainer, known) in enumerate(zip(self._trainers, starts, strict=True)):
             if not (resume and _is_fitted(trainer)):
 
-                def told(done: int, error: float, before: int = rounds) -> None:
+                def report(done: int, error: float, before: int = rounds) -> None:
                     if progress is not None:
                         progress(before + done, error)
 
                 again = resume and len(trainer.distortions) > 0
                 words = first if number == 0 else None
-                trainer.fit(rows, start=known, first=words, resume=again, map=map, progress=told)
+                trainer.fit(rows, start=known, first=words, resume=again, map=map, progress=report)
             rounds += len(trainer.distortions)
             if number + 1 < len(self._trainers):
                 if number == 0:
@@ -89,7 +89,7 @@ class StagedAnnealing:
     def _thinning(self, rows: int) -> int:
         """Every how-many-th row is annealed by the last rounds of the first stage, which is the largest."""
         words = self._trainers[0].params.words[int(self._layout.wide) :]
-        return thinning(self.params, rows, sum(words), self.params.rounds)
+        return thinning(self.params, rows, sum(words), early=False)
 
     def partial_fit(self, batch: NDArray[np.generic], *, map: Map = map) -> Self:
         """Go on learning from one batch (n, d), stage after stage."""

@@ -1,7 +1,7 @@
 """The order of codes: sorting by (code, id), and ranks of splitters in sorted runs.
 
 Codes are compared as byte strings, which is the order of their labels. Sorting is a radix sort of 64-bit
-words with the row they came from. The leading 31 bits tell most rows apart; rows that share them are
+words with the row they came from. The leading 31 bits distinguish most rows; rows that share them are
 few, and are sorted by comparison, or many, and are sorted by all their digits: no skew makes it slow.
 """
 

@@ -74,7 +74,7 @@ def _code_before(codes: NDArray[np.uint8], key: Any, row: Any, other_key: Any, o
 
 
 @kernel
-def _sort_run(
+def _shell_sort(
     codes: NDArray[np.uint8], keys: NDArray[np.uint64], order: NDArray[np.uint32], start: int, stop: int
 ) -> None:
     """Shell's sort of a short run; for a few rows, insertion sort."""
@@ -116,7 +116,7 @@ def sort_runs(
             long_runs[left, 0], long_runs[left, 1] = start, stop
             left += 1
         elif stop - start > 1:
-            _sort_run(codes, keys, order, start, stop)
+            _shell_sort(codes, keys, order, start, stop)
         start = stop
     return left
 

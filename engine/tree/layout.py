@@ -34,7 +34,7 @@ from aggtree.engine.tree.build_kernels import (
     level_counts,
 )
 from aggtree.engine.tree.code_order import check_rows, sort_codes
-from aggtree.engine.tree.planes import fits_planes, pack_planes, plane_bytes, plane_count
+from aggtree.engine.tree.planes import allows_planes, pack_planes, plane_bytes, plane_count
 
 __all__ = [
     "Tree",
@@ -138,7 +138,9 @@ def build_tree_partition(
     common = np.empty(len(codes), np.int8)
     bad = common_labels(codes, ids, np.asarray(layout.words, np.int64), int(layout.wide), common)
     if bad >= 0:
-        raise ValueError(f"row {bad} of the sorted codes is out of order or has a label no dictionary knows")
+        raise ValueError(
+            f"row {bad} of the sorted codes is out of order or has a label outside its dictionary"
+        )
     if len(common):
         common[0] = np.count_nonzero(before) - 1  # counts fall: this is the last level above zero
     hang = np.empty(len(codes), np.int8)
@@ -329,7 +331,7 @@ def check_tree(tree: Tree, layout: CodeLayout, planes: bool = False) -> int:
 
     planes : whether leaves are stored in planes.
 
-    What each node says is not checked: search keeps inside the arrays whatever the offsets hold.
+    The offsets of the nodes are not checked: search stays inside the arrays whatever they hold.
     """
     levels = layout.levels
     for name in ("level_start", "level_leaf", "record_start"):
@@ -355,7 +357,7 @@ def check_tree(tree: Tree, layout: CodeLayout, planes: bool = False) -> int:
         raise ValueError("expected one root without leaves of its own, and at least one leaf")
     if int(tree.first_labels.max(initial=0)) >= layout.words[0]:
         raise ValueError(f"first_labels up to {tree.first_labels.max()}: expected below {layout.words[0]}")
-    if planes and (not fits_planes(layout) or tree.level_leaf[2] != leaves):
+    if planes and (not allows_planes(layout) or tree.level_leaf[2] != leaves):
         raise ValueError("leaves in planes: expected dictionaries of 16 words, and all leaves in level 1")
     counts = np.diff(tree.level_leaf)
     for norm_bytes in (0, 1) if planes else (1, 2, 4):

@@ -14,7 +14,7 @@ from aggtree.engine.dictionaries import SHORT_WORDS, CodeLayout
 from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES, SPARE_BYTES
 
 
-def fits_planes(layout: CodeLayout) -> bool:
+def allows_planes(layout: CodeLayout) -> bool:
     """Whether all dictionaries behind the first are short."""
     return layout.levels > 1 and max(layout.words[1:]) <= SHORT_WORDS
 

@@ -15,7 +15,7 @@ LEAVES = 1 << 16
 def unpacked(tree: Tree, first: int, stop: int, layout: CodeLayout, norm_bytes: int) -> Tree:
     """The tree with records of leaves first..stop only, a norm and a byte for each label.
 
-    Its `record_start` is such that a leaf's record is where its number says, as in trees without planes.
+    Its `record_start` locates the record of a leaf by its number, as in trees without planes.
     """
     size = norm_bytes + layout.levels - 1
     rows = unpack_leaves(tree.records, np.arange(first, stop), layout, norm_bytes)

@@ -35,10 +35,10 @@ def build(source: str, index: Path, **options: Any) -> None:
       aggtree build s3://bucket/base.fbin sift.index --codes s3://bucket/sift.zarr
     """
     from aggtree.jobs.build import build as build_index
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
 
     given, as_json = given_options(options)
-    reports.show_build(build_index(source, index, **given), as_json=as_json)
+    tables.show_build(build_index(source, index, **given), as_json=as_json)
 
 
 @click.command()
@@ -49,10 +49,10 @@ def build(source: str, index: Path, **options: Any) -> None:
 @ids_option
 @click.option("--replace", is_flag=True, help="Start a new build beside an existing index in INDEX.")
 def train(source: str, index: Path, **options: Any) -> None:
-    """Start a build: learn dictionaries from SOURCE.
+    """Start a build: train dictionaries on SOURCE.
 
-    `encode` and `commit` go on in the same directory. With --dictionaries OLD.index --continue the
-    dictionaries of OLD.index are trained further, on SOURCE.
+    `encode` and `commit` continue in the same directory. With --dictionaries OLD.index --continue, the
+    dictionaries of OLD.index are trained further on SOURCE.
 
     \b
     Examples:
@@ -60,10 +60,10 @@ def train(source: str, index: Path, **options: Any) -> None:
       aggtree train new.bvecs new.index --dictionaries old.index --continue
     """
     from aggtree.jobs.build import build as build_index
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
 
     given, as_json = given_options(options)
-    reports.show_stage("train", build_index(source, index, only_train=True, **given), as_json=as_json)
+    tables.show_stage("train", build_index(source, index, only_train=True, **given), as_json=as_json)
 
 
 @click.command()
@@ -73,19 +73,19 @@ def train(source: str, index: Path, **options: Any) -> None:
 def encode(source: str, index: Path, **options: Any) -> None:
     """Encode SOURCE with the dictionaries in INDEX.
 
-    Continues after `train`; `commit` comes next.
+    The second step after `train`; `commit` is the last.
 
     \b
     Example:
       aggtree encode base.bvecs sift.index --workers 2
     """
     from aggtree.jobs.build import continue_build
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
     from aggtree.jobs.running.streams import as_source
 
     given, as_json = given_options(options)
     result = continue_build(index.absolute(), "encode", RunOptions(**given), as_source(source))
-    reports.show_stage("encode", result, as_json=as_json)
+    tables.show_stage("encode", result, as_json=as_json)
 
 
 @click.command()
@@ -94,19 +94,19 @@ def encode(source: str, index: Path, **options: Any) -> None:
 def commit(index: Path, **options: Any) -> None:
     """Sort the codes in INDEX, build the tree, and commit.
 
-    The last three stages: the codes that `encode` left there are sorted, the tree is built from them and
-    becomes the index. The tree of a finished index is built again if it is damaged.
+    The last three stages: sort the codes that `encode` wrote, build the tree from them, and make it the
+    index. If the tree of a finished index is damaged, it is rebuilt.
 
     \b
     Example:
       aggtree commit sift.index --memory 1GiB
     """
     from aggtree.jobs.build import continue_build
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
 
     given, as_json = given_options(options)
     result = continue_build(index.absolute(), "commit", RunOptions(**given))
-    reports.show_build(result, as_json=as_json)
+    tables.show_build(result, as_json=as_json)
 
 
 @click.command()
@@ -116,15 +116,16 @@ def commit(index: Path, **options: Any) -> None:
 def plan(source: str, **options: Any) -> None:
     """Show what a build of SOURCE would need.
 
-    Rows, partitions, memory, disk and time, which is measured on a sample of the rows. Nothing is written.
+    Shows rows, partitions, memory, disk space, and time, estimated from a sample of the rows. Nothing is
+    written.
 
     \b
     Example:
       aggtree plan base.bvecs --memory 1GiB --workers 2
     """
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
     from aggtree.jobs.plan import plan as plan_build
 
     given, as_json = given_options(options)
     del given["progress"]
-    reports.show_plan(plan_build(source, **given), as_json=as_json)
+    tables.show_plan(plan_build(source, **given), as_json=as_json)

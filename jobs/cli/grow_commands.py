@@ -27,10 +27,10 @@ from aggtree.jobs.cli.options import (
 def append(index: Path, source: str, **options: Any) -> None:
     """Add the vectors of SOURCE to INDEX.
 
-    They are encoded with the dictionaries of INDEX and become a segment with its own tree; searches look into
-    all segments, and go on meanwhile. Row numbers continue. Run again after an interruption, the same command
-    continues where it stopped. Warns when the new vectors differ so much from the old ones that the
-    dictionaries should be trained further.
+    The vectors are encoded with the dictionaries of INDEX and become a segment with its own tree. Searches
+    visit all segments, and can run meanwhile. Row numbers continue. After an interruption, the same command
+    continues where it stopped. A warning is shown if the new vectors differ so much from the old ones that
+    the dictionaries should be trained further.
 
     \b
     Examples:
@@ -38,10 +38,10 @@ def append(index: Path, source: str, **options: Any) -> None:
       aggtree append my.index new.npy --ids new_ids.npy --memory 1GiB
     """
     from aggtree.jobs.append import append as append_rows
-    from aggtree.jobs.cli import grow_tables as grow_reports
+    from aggtree.jobs.cli import grow_tables
 
     given, as_json = given_options(options)
-    grow_reports.show_append(append_rows(index, source, **given), source, as_json=as_json)
+    grow_tables.show_append(append_rows(index, source, **given), source, as_json=as_json)
 
 
 @click.command()
@@ -51,19 +51,19 @@ def append(index: Path, source: str, **options: Any) -> None:
 def delete(index: Path, ids: range | str, as_json: bool) -> None:
     """Delete the vectors IDS from INDEX.
 
-    IDS is a range such as 100:200, a .npy file of ids or of a boolean for each row, or a text file with an id
-    on each line; own ids, if the index has them. Searches that open INDEX from now on find none of them, and
-    find others in their place. `compact` gives the space back.
+    IDS is a range such as 100:200, a .npy file of ids or of one boolean per row, or a text file with one id
+    per line. If the index has own ids, IDS are those. Searches that open INDEX afterwards return other
+    vectors instead. `compact` frees the space.
 
     \b
     Examples:
       aggtree delete sift.index 100:200
       aggtree delete my.index gone.npy
     """
-    from aggtree.jobs.cli import grow_tables as grow_reports
+    from aggtree.jobs.cli import grow_tables
     from aggtree.jobs.delete import delete as delete_rows
 
-    grow_reports.show_delete(delete_rows(index, ids), as_json=as_json)
+    grow_tables.show_delete(delete_rows(index, ids), as_json=as_json)
 
 
 @click.command()
@@ -73,19 +73,19 @@ def delete(index: Path, ids: range | str, as_json: bool) -> None:
 def compact(index: Path, **options: Any) -> None:
     """Merge the segments of INDEX into one tree.
 
-    Nothing is encoded again: the codes are copied and sorted, without those of deleted vectors, and the
-    tree built from them takes the place of all others. Ids stay what they are. Run again after an
-    interruption, the same command continues where it stopped.
+    The codes of all segments, except those of deleted vectors, are copied and sorted, and one tree built from
+    them replaces all others. No vector is encoded again, and ids do not change. After an interruption, the
+    same command continues where it stopped.
 
     \b
     Example:
       aggtree compact sift.index --memory 1GiB
     """
-    from aggtree.jobs.cli import grow_tables as grow_reports
+    from aggtree.jobs.cli import grow_tables
     from aggtree.jobs.compact import compact as compact_index
 
     given, as_json = given_options(options)
-    grow_reports.show_compact(compact_index(index, **given), as_json=as_json)
+    grow_tables.show_compact(compact_index(index, **given), as_json=as_json)
 
 
 @click.command()
@@ -101,16 +101,16 @@ def compact(index: Path, **options: Any) -> None:
 def export(index: Path, to: Path, as_json: bool) -> None:
     """Export the ids and codes of INDEX to other formats.
 
-    codes.npy with codes.ids.npy beside it, codes.parquet with the columns `id` and `code`, or an index of
-    Faiss with the dictionaries as its additive quantizer. Deleted vectors are left out.
+    Writes codes.npy and codes.ids.npy, or codes.parquet with the columns `id` and `code`, or a Faiss index
+    with the dictionaries as its additive quantizer. Deleted vectors are omitted.
 
     \b
     Examples:
       aggtree export sift.index --to codes.npy
       aggtree export sift.index --to sift.faiss
     """
-    from aggtree.jobs.cli import grow_tables as grow_reports
+    from aggtree.jobs.cli import grow_tables
     from aggtree.jobs.export import export as export_codes
 
     result = export_codes(index, to, progress=progress_for(as_json))
-    grow_reports.show_export(result, as_json=as_json)
+    grow_tables.show_export(result, as_json=as_json)

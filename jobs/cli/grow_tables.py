@@ -1,4 +1,4 @@
-"""What `append`, `delete`, `compact` and `export` did, as a user reads it."""
+"""Results of `append`, `delete`, `compact` and `export`."""
 
 from dataclasses import asdict
 
@@ -14,48 +14,48 @@ from aggtree.jobs.running.progress import format_time
 
 
 def show_append(result: AppendResult, source: str, *, as_json: bool) -> None:
-    """Which rows were added, and whether they suit the dictionaries."""
+    """The rows added, and whether the dictionaries fit them."""
     if as_json:
         print_json({"event": "result"} | asdict(result) | {"drifted": result.drifted})
         return
     last = result.first_row + result.rows + result.left_out - 1
     if result.already_built:
-        click.echo(f"{result.path}: these vectors are there already, rows {result.first_row:,} to {last:,}")
+        click.echo(f"{result.path}: already contains these vectors, rows {result.first_row:,} to {last:,}")
         return
     show_stages(result)
     if result.left_out:
-        click.echo(f"{result.left_out:,} rows with NaN or infinite values were left out")
+        click.echo(f"{result.left_out:,} rows with NaN or infinite values were skipped")
     click.echo(
         f"{result.path}: rows {result.first_row:,} to {last:,} added in {format_time(result.seconds)}, "
         f"peak memory {format_size(result.peak)} of {format_size(result.allowed)} allowed"
     )
     if result.distortion is not None:
-        before = "not known" if result.before is None else f"{result.before:.5g}"
-        click.echo(f"mean squared error {result.distortion:.5g}; of the rows trained on {before}")
+        before = "unknown" if result.before is None else f"{result.before:.5g}"
+        click.echo(f"mean squared error {result.distortion:.5g}; of the training rows {before}")
     if result.drifted:
         click.echo(
-            f"that is more than {DRIFTED:g} times as much: the dictionaries do not suit these vectors. Train "
-            f"them further and encode all anew: aggtree build joined:OLD,{source} NEW.index "
+            f"that is more than {DRIFTED:g} times as much: the dictionaries do not fit these vectors. Train "
+            f"them further and encode all vectors again: aggtree build joined:OLD,{source} NEW.index "
             f"--dictionaries {result.path} --continue"
         )
 
 
 def show_delete(result: DeleteResult, *, as_json: bool) -> None:
-    """How many vectors are gone and left."""
+    """How many vectors were deleted, and how many remain."""
     if as_json:
         print_json({"event": "result"} | asdict(result))
         return
-    before = f", {result.missing:,} were not there any more" if result.missing else ""
-    click.echo(f"{result.path}: {result.deleted:,} deleted{before}, {result.rows:,} left")
+    before = f", {result.missing:,} not in the index" if result.missing else ""
+    click.echo(f"{result.path}: {result.deleted:,} deleted{before}, {result.rows:,} remain")
 
 
 def show_compact(result: BuildResult, *, as_json: bool) -> None:
-    """What the merged index is, and what it took."""
+    """Rows, time and memory of the merged tree."""
     if as_json:
         print_json({"event": "result"} | asdict(result))
         return
     if result.already_built:
-        click.echo(f"{result.path}: is one tree without deleted rows already")
+        click.echo(f"{result.path}: already one tree without deleted rows")
         return
     show_stages(result)
     click.echo(
@@ -65,7 +65,7 @@ def show_compact(result: BuildResult, *, as_json: bool) -> None:
 
 
 def show_export(result: ExportResult, *, as_json: bool) -> None:
-    """Which files were written."""
+    """The files written."""
     if as_json:
         print_json({"event": "result"} | asdict(result))
         return

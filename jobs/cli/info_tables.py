@@ -1,4 +1,4 @@
-"""What an index is, as a user reads it: sizes by part, levels of its trees, segments and deleted rows."""
+"""Tables of `aggtree info`: sizes by part, levels of the trees, segments and deleted rows."""
 
 import click
 import numpy as np
@@ -24,9 +24,9 @@ def show_info(index: Index, *, as_json: bool) -> None:
     click.echo(f"{index.path}: {index.rows:,} rows of dimension {index.dimension}, build {build}")
     left_out = sum(segment.source_rows - segment.rows for segment in manifest.segments)
     if left_out:
-        click.echo(f"{left_out:,} rows of the source were left out")
+        click.echo(f"{left_out:,} rows of the source were skipped")
     if manifest.live:
-        click.echo(f"{manifest.live.deleted:,} rows were deleted; `aggtree compact` gives their space back")
+        click.echo(f"{manifest.live.deleted:,} rows were deleted; `aggtree compact` frees their space")
     for segment in manifest.segments:
         if segment.codes:
             size = sum(record.bytes for record in segment.codes.files)
@@ -39,7 +39,9 @@ def show_info(index: Index, *, as_json: bool) -> None:
         )
         click.echo(f"tuned for k {k}: {ends}")
     for piece in manifest.all_pieces:
-        click.echo(f"vectors for exact distances: {piece.vectors or 'an array, to be named'}")
+        click.echo(
+            f"vectors for exact distances: {piece.vectors or 'an array; open the index with its location'}"
+        )
     parameters = python_names(manifest.first_segment.parameters)
     click.echo(f"dictionaries {format_words(manifest.words)}; made by aggtree {manifest.made_by}")
     click.echo(", ".join(f"{name} {value}" for name, value in sorted(parameters.items()) if name != "words"))
@@ -109,7 +111,7 @@ def _show_levels(manifest: IndexManifest) -> None:
     leaves = np.sum([segment.level_leaves for segment in manifest.segments], axis=0)
     print_table(
         "",
-        ("level", "nodes", "leaves", "leaves in all"),
+        ("level", "nodes", "leaves", "share of leaves"),
         (
             (str(level), f"{nodes[level]:,}", f"{leaves[level]:,}", f"{leaves[level] / leaves.sum():.1%}")
             for level in range(int(np.flatnonzero(nodes)[-1]) + 1)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import click
 
@@ -26,7 +26,16 @@ def _terminate(_number: int, _frame: object) -> NoReturn:
     raise Terminated
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """Commands whose former names still work, but are not listed in the help."""
+
+    FORMER: ClassVar[dict[str, str]] = {"tree": "commit"}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, self.FORMER.get(cmd_name, cmd_name))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="aggtree")
 @click.option("--traceback", is_flag=True, envvar="AGGTREE_TRACEBACK", help="Show where an error came from.")
 def cli(traceback: bool) -> None:
@@ -69,7 +78,7 @@ for command in (
 def info(index: Path, as_json: bool) -> None:
     """Show the parameters of INDEX and the sizes of its parts.
 
-    Parameters, bytes per vector by part, segments and deleted rows, nodes and leaves per level.
+    Shows parameters, bytes per vector by part, segments and deleted rows, and nodes and leaves per level.
 
     \b
     Example:
@@ -84,24 +93,26 @@ def info(index: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("index", type=click.Path(path_type=Path))
-@click.option("--workers", type=click.IntRange(1), default=None, metavar="N", help="[default: all cores]")
+@click.option(
+    "--workers", type=click.IntRange(1), default=None, metavar="N", help="Threads.  [default: all cores]"
+)
 @click.option("--deep", is_flag=True, help="Also compare the tree with the codes it was built from.")
 @json_option
 def verify(index: Path, *, workers: int | None, deep: bool, as_json: bool) -> None:
     """Read every byte of INDEX and check it.
 
-    Checksums of all files, and whether the tree makes sense. Each damage is named on a line; the exit
-    code is 1 if there is any.
+    Checks the checksums of all files and the structure of the tree. Each damage is reported on one line; the
+    exit code is 1 if there is any.
 
     \b
     Example:
       aggtree verify sift.index --workers 2
     """
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
     from aggtree.jobs.verify import verify as verify_index
 
     damages = verify_index(index, workers=workers, deep=deep, progress=progress_for(as_json))
-    reports.show_damages(index, damages, as_json=as_json)
+    tables.show_damages(index, damages, as_json=as_json)
     if damages:
         raise SystemExit(1)
 
@@ -124,7 +135,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _stopped(arguments, "SIGTERM")
         sys.exit(143)
     except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does.
+        # The reader of our output has closed the pipe, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (AggtreeError, ValueError, OSError, MemoryError) as error:
@@ -144,10 +155,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _stopped(arguments: list[str], why: str) -> None:
-    resumable = arguments[:1] and arguments[0] in ("build", "train", "encode", "tree", "append", "compact")
-    click.echo(
-        f"stopped by {why}" + ("; the same command continues from here" if resumable else ""), err=True
-    )
+    resumable = {"build", "train", "encode", "commit", *Commands.FORMER, "append", "compact"}
+    remedy = "" if resumable.isdisjoint(arguments[:1]) else "; the same command continues from here"
+    click.echo(f"stopped by {why}{remedy}", err=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from aggtree.engine.params import METRICS, AnnealingParams, Cooling
+from aggtree.jobs.planning.defaults import QUALITIES
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 from aggtree.jobs.running.progress import JsonProgress, Progress, make_progress
 
@@ -124,6 +125,7 @@ recipe_options = _apply(
         _count("--train-rows", "N", "Rows to train on, in all passes."),
         _count("--batch-rows", "N", "Rows of a training batch.", "100000"),
         _count("--shard-rows", "N", "Rows of a code shard."),
+        _choice("--quality", QUALITIES, "How much time training may take."),
         _choice("--cooling", get_args(Cooling), "How dictionaries are refined; kmeans as in the paper."),
         _count("--bucket", "T", "Nodes of at most T vectors are not split.", "by words"),
         _count(

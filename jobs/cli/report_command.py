@@ -1,4 +1,4 @@
-"""The command `report`: a page about an index."""
+"""The command `report`: an HTML page about an index."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ import click
     show_default=True,
     help="File to write.",
 )
-@click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
+@click.option("--vectors", metavar="PATH", help="Where the vectors are now, if they moved since the build.")
 def report(index: Path, *, out: Path, vectors: str | None) -> None:
-    """Write a page about INDEX: one HTML file that needs nothing else.
+    """Write a report about INDEX: one self-contained HTML file.
 
-    Parameters, sizes, the tree's branching, use of the dictionaries and their mutual information, distortion,
-    the learning curve, what the build took, and recall against time if the index was tuned. Of a large
-    index samples are taken, so it takes seconds.
+    Shows parameters, sizes, branching of the tree, use of the words and mutual information of the
+    dictionaries, distortion, the learning curve, time and memory of the build, and recall against time if the
+    index was tuned. A large index is sampled, so this takes seconds.
 
     \b
     Example:

@@ -104,10 +104,10 @@ class SearchOptions:
 )
 @json_option
 def search(index: Path, queries: str, **given: Any) -> None:
-    """Answer the queries of a file, and measure.
+    """Search the nearest neighbours of QUERIES in INDEX, and measure.
 
-    Prints recall, time per query, nodes and leaves visited. Without --rerank distances are to the
-    reconstructions of the vectors.
+    Prints time per query, the numbers of nodes and leaves visited, and recall if the true neighbours are
+    given. Without --rerank, distances are those to the reconstructions of the vectors.
 
     \b
     Examples:
@@ -135,7 +135,7 @@ def search(index: Path, queries: str, **given: Any) -> None:
 def _answer_nearest(opened: "Index", block: "NDArray[Any]", options: SearchOptions) -> None:
     """The k nearest of each query."""
     from aggtree.jobs import search as search_job
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
 
     truth = search_job.load_truth(options.ground_truth, len(block)) if options.ground_truth else None
     answer, report = search_job.run_queries(
@@ -152,13 +152,13 @@ def _answer_nearest(opened: "Index", block: "NDArray[Any]", options: SearchOptio
     )
     if options.out is not None:
         search_job.save_ids(options.out, answer.ids)
-    reports.show_search(report, options.out, as_json=options.as_json)
+    tables.show_search(report, options.out, as_json=options.as_json)
 
 
 def _answer_ranges(opened: "Index", block: "NDArray[Any]", options: SearchOptions, radius: float) -> None:
-    """All that is within the radius of each query."""
+    """All neighbours within the radius of each query."""
     from aggtree.jobs import search as search_job
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
 
     found, milliseconds = search_job.run_range_queries(
         opened,
@@ -171,7 +171,7 @@ def _answer_ranges(opened: "Index", block: "NDArray[Any]", options: SearchOption
     )
     if options.out is not None:
         search_job.save_ranges(options.out, found)
-    reports.show_ranges(found, milliseconds, options.out, as_json=options.as_json)
+    tables.show_ranges(found, milliseconds, options.out, as_json=options.as_json)
 
 
 @click.command()
@@ -181,11 +181,25 @@ def _answer_ranges(opened: "Index", block: "NDArray[Any]", options: SearchOption
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Write the ids to this .ivecs or .npy file."
 )
-@click.option("--metric", type=click.Choice(METRICS), default="l2", show_default=True, help="As for `build`.")
-@click.option("--ids", metavar="FILE", help="Own ids of the rows, as for `build`, to be written.")
-@click.option("--threads", type=click.IntRange(1), default=None, help="[default: all cores]")
 @click.option(
-    "--memory", default=DEFAULT_MEMORY, show_default=True, metavar="SIZE", help="Allowed for this process."
+    "--metric",
+    type=click.Choice(METRICS),
+    default="l2",
+    show_default=True,
+    help="Euclidean distance, inner product or cosine.",
+)
+@click.option(
+    "--ids",
+    metavar="FILE",
+    help="Your ids of the rows, as for `build`; they are written instead of row numbers.",
+)
+@click.option("--threads", type=click.IntRange(1), default=None, help="Threads.  [default: all cores]")
+@click.option(
+    "--memory",
+    default=DEFAULT_MEMORY,
+    show_default=True,
+    metavar="SIZE",
+    help="Memory limit for this process.",
 )
 @json_option
 def exact(
@@ -202,14 +216,14 @@ def exact(
 ) -> None:
     """Find the exact neighbours of QUERIES in SOURCE.
 
-    The rows are streamed, so SOURCE may be larger than memory.
+    Compares every query with every row (brute force). Rows are streamed, so SOURCE may be larger than memory.
 
     \b
     Example:
       aggtree exact base.bvecs query.bvecs -k 100 --out groundtruth.ivecs
     """
     from aggtree.jobs import search as search_job
-    from aggtree.jobs.cli import tables as reports
+    from aggtree.jobs.cli import tables
     from aggtree.jobs.exact import exact as exact_search
 
     search_job.check_output(out)
@@ -224,4 +238,4 @@ def exact(
         progress=progress_for(as_json),
     )
     search_job.save_ids(out, found)
-    reports.show_exact(out, found.shape, as_json=as_json)
+    tables.show_exact(out, found.shape, as_json=as_json)

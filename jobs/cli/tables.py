@@ -1,4 +1,4 @@
-"""Results as a user reads them: tables on a terminal, one JSON object per line for programs."""
+"""Results of commands: tables on a terminal, one JSON object per line for programs."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ def print_json(record: dict[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on the terminal; numbers stand at the right."""
+    """A table on the terminal; numbers are right-aligned."""
     from rich.console import Console
     from rich.table import Table
 
@@ -37,7 +37,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def show_build(result: BuildResult, *, as_json: bool) -> None:
-    """What was built and what it took."""
+    """Rows, time and memory of a build."""
     if as_json:
         print_json({"event": "result"} | asdict(result))
         return
@@ -48,7 +48,7 @@ def show_build(result: BuildResult, *, as_json: bool) -> None:
         return
     show_stages(result)
     if result.left_out:
-        click.echo(f"{result.left_out:,} rows with NaN or infinite values were left out")
+        click.echo(f"{result.left_out:,} rows with NaN or infinite values were skipped")
     click.echo(
         f"{result.path}: {result.rows:,} rows in {format_time(result.seconds)}, peak memory "
         f"{format_size(result.peak)} of {format_size(result.allowed)} allowed"
@@ -56,7 +56,7 @@ def show_build(result: BuildResult, *, as_json: bool) -> None:
 
 
 def show_stage(stage: str, result: BuildResult, *, as_json: bool) -> None:
-    """What one stage took, and what comes next."""
+    """Time and memory of one stage, and the next command."""
     if as_json:
         print_json({"event": "result"} | asdict(result))
         return
@@ -81,7 +81,7 @@ def show_stages(result: BuildResult) -> None:
 
 
 def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
-    """What a build would need."""
+    """The plan of a build: tasks, memory, disk space and time."""
     if as_json:
         record = asdict(plan) | {"recipe": plan.recipe.flat(), "projected": plan.plan.projected}
         print_json(record | {"total_seconds": sum(plan.seconds.values())})
@@ -90,7 +90,7 @@ def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
     click.echo(f"{plan.source}: {plan.rows:,} rows of dimension {plan.dimension}")
     click.echo(
         f"dictionaries {format_words(recipe.words)}, beam {recipe.annealing.beam}, {recipe.train_rows:,} "
-        f"rows of training, {'leaves in planes' if recipe.tree.planes else f'buckets of {recipe.tree.bucket}'}"
+        f"training rows, {'leaves in planes' if recipe.tree.planes else f'buckets of {recipe.tree.bucket}'}"
     )
     print_table(
         "",
@@ -119,7 +119,7 @@ def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> Non
     if as_json:
         recall = {f"R@{rank}": value for rank, value in report.recall.items()}
         record = asdict(report) | {"recall": recall, "out": out, "reach": report.pruning_ratio}
-        del record["pruning_ratio"]  # programs know it by its first name
+        del record["pruning_ratio"]  # programs rely on its former name
         print_json(record)
         return
     limits = ",".join(map(str, report.limits))
@@ -153,7 +153,7 @@ def show_ranges(found: RangeAnswer, milliseconds: float, out: Path | None, *, as
 
 
 def show_exact(out: Path, shape: tuple[int, ...], *, as_json: bool) -> None:
-    """Where exact neighbours were written."""
+    """The file of exact neighbours."""
     if as_json:
         print_json({"event": "result", "out": str(out), "queries": shape[0], "k": shape[1]})
     else:
@@ -161,7 +161,7 @@ def show_exact(out: Path, shape: tuple[int, ...], *, as_json: bool) -> None:
 
 
 def show_damages(index: Path, damages: Sequence[Damage], *, as_json: bool) -> None:
-    """One line per damage, or that there is none."""
+    """One line per damage, or one that states that there is none."""
     if as_json:
         print_json(
             {"event": "result", "index": str(index), "damages": [asdict(damage) for damage in damages]}
@@ -170,7 +170,7 @@ def show_damages(index: Path, damages: Sequence[Damage], *, as_json: bool) -> No
     for damage in damages:
         click.echo(str(damage))
     if not damages:
-        click.echo(f"{index}: every byte is right")
+        click.echo(f"{index}: no damage found")
 
 
 def format_words(words: Sequence[int]) -> str:

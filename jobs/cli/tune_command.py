@@ -1,4 +1,4 @@
-"""The command `tune`: what searches find and take, measured, kept in the index, and shown."""
+"""The command `tune`: measure recall and time of searches, store them in the index, and show them."""
 
 import json
 from pathlib import Path
@@ -19,20 +19,24 @@ WIDTH, HEIGHT = 64, 14
 
 @click.command()
 @click.argument("index", type=click.Path(path_type=Path))
-@click.option("--queries", metavar="FILE", help="Queries to measure with.  [default: rows of the index]")
+@click.option("--queries", metavar="FILE", help="Queries to tune with.  [default: rows of the index]")
 @click.option("--ground-truth", metavar="FILE", help="Their true neighbours.  [default: computed]")
 @click.option(
     "--sample",
     type=click.IntRange(1),
     default=None,
-    help="Rows to measure with.  [default: 1000, more for k < 4]",
+    help="Number of rows to tune with.  [default: 1000, more for k < 4]",
 )
 @click.option("-k", type=click.IntRange(1), default=10, show_default=True, help="Neighbours per query.")
-@click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
-@click.option("--no-rerank", is_flag=True, help="Only searches that need no vectors.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample.")
+@click.option("--vectors", metavar="PATH", help="Where the vectors are now, if they moved since the build.")
+@click.option("--no-rerank", is_flag=True, help="Measure only searches that do not read vectors.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the sample.")
 @click.option(
-    "--memory", default=DEFAULT_MEMORY, show_default=True, metavar="SIZE", help="For true neighbours."
+    "--memory",
+    default=DEFAULT_MEMORY,
+    show_default=True,
+    metavar="SIZE",
+    help="Memory limit for computing true neighbours.",
 )
 @json_option
 def tune(
@@ -50,14 +54,14 @@ def tune(
 ) -> None:
     """Measure recall and time on this machine.
 
-    Searches INDEX with many limits and numbers of re-ranked candidates, keeps the points that find more than
-    every faster one, and prints them. Recall is the share of the true k nearest neighbours among the k
-    answers, ± what chance in the choice of queries may make it differ from that of others: four times as many
-    halve it. Time is the median of queries answered one by one on one thread. Afterwards
-    `aggtree search --recall 0.95` and `--time-ms 0.3` choose among these points, for the same k.
+    Searches INDEX with many limits and numbers of re-ranked candidates, and stores and prints the points on
+    the Pareto front of recall and time. Recall is the share of the true k nearest neighbours among the k
+    answers; ± is its sampling error, which four times as many queries halve. Time is the median over queries
+    answered one by one on one thread. Afterwards `aggtree search --recall 0.95` and `--time-ms 0.3` choose
+    among these points, for the same k.
 
-    Without --queries rows of the index are the queries; their neighbours may be easier to find than those of
-    real queries.
+    Without --queries, rows of the index are used. Their neighbours may be easier to find than those of real
+    queries.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
 """Memory and disk each stage needs: formulas with measured constants, no decisions.
 
-A process's constants are what it takes after importing its libraries and loading every kernel from the
+The constants of a process are its memory after importing its libraries and loading every kernel from the
 kernel cache, with each page counted once over the process tree (`jobs/running/memory.py`). Arrays are counted
-where they are allocated. docs/explanation/memory.md compares what comes out with what was measured.
+where they are allocated. docs/explanation/memory.md compares projected with measured memory.
 """
 
 import math
@@ -40,7 +40,7 @@ class Workload:
     """The size of a build: everything its memory depends on.
 
     item_bytes : bytes of one component of a vector in the source.
-    train_rows : rows to train on; 0 when the dictionaries are there.
+    train_rows : rows to train on; 0 if the dictionaries exist.
     source_rows : rows the source holds in memory to read one range (a Dask array's chunk), or 0.
     remote : whether vectors or codes are in an object store.
     """
@@ -94,12 +94,12 @@ class Workload:
 
 
 def train_bytes(work: Workload, threads: int, ahead: int) -> int:
-    """One batch in memory and `ahead` more being read, and what is learned from it.
+    """One batch in memory, `ahead` more being read, and the state of training.
 
     A wide first dictionary is learned before all others: its words, their sums, their layout for products and
-    the next words; it and the rows it leaves over stay. The first batch of the others needs most: they start
-    from k-means on a sample, which is there as drawn, rotated and cut to some dimensions. Then all words are
-    solved for at once, or heated rows are made of the whole batch.
+    the next words; its words and residues stay in memory. The first batch of the others needs most: they
+    start from k-means on a sample, which is held as drawn, rotated, and cut to some dimensions. Then all
+    words are solved for at once, or the whole batch is copied as heated rows.
     """
     if work.train_rows == 0:
         return 0
@@ -118,7 +118,7 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
 
 
 def encode_block_bytes(work: Workload) -> int:
-    """What the encoder allocates for the rows it works on: three arrays of floats, and scratch."""
+    """Memory of the encoder for one block of rows: three arrays of floats, and scratch."""
     return 3 * 4 * ENCODER_ROWS * work.dimension + 8 * MIB
 
 
@@ -128,7 +128,7 @@ def chooser_bytes(work: Workload) -> int:
 
 
 def encoder_bytes(work: Workload, block: int) -> int:
-    """An encoder at work on blocks of `block` bytes, or while its tables are made, whichever is more.
+    """An encoder at work on blocks of `block` bytes, or while it computes its tables, whichever is more.
 
     Kept are the pairs of words in float32 and int16 and the words in float64 and float32.
     """
@@ -138,7 +138,7 @@ def encoder_bytes(work: Workload, block: int) -> int:
     return chooser_bytes(work) + 4 * words + max(making, working)
 
 
-def encode_bytes(work: Workload) -> int:
+def encode_task_bytes(work: Workload) -> int:
     """One task: a block of rows, the codes of a shard, and the shard as zarr writes it, twice."""
     block = max(BLOCK_BYTES, work.row_bytes) * (2 if work.remote else 1) + work.source_rows * work.row_bytes
     copies = 4 if work.remote else 3
@@ -176,7 +176,7 @@ def tree_row_bytes(work: Workload) -> int:
 
 
 def tree_task_bytes(work: Workload) -> int:
-    """What a task of the tree stage needs whatever the size of its partition."""
+    """Memory of a task of the build stage, apart from its partition."""
     return 4 * sum(work.words) * work.dimension + SCRATCH_BYTES
 
 
@@ -186,7 +186,7 @@ def commit_bytes(work: Workload) -> int:
 
 
 def tree_disk_bytes(work: Workload) -> int:
-    """Disk of the tree, about: a leaf keeps what level 1 does not tell of its code."""
+    """Approximate disk size of the tree: a leaf stores its code without the label of level 1."""
     if work.tree.planes:
         leaf = plane_count(work.layout, work.tree.norm_bytes) + work.id_bytes
         return work.rows * leaf + NODE_FILE_BYTES * work.words[0]
@@ -196,19 +196,19 @@ def tree_disk_bytes(work: Workload) -> int:
 
 
 def code_bytes(work: Workload) -> int:
-    """Disk of the codes."""
+    """Disk size of the codes."""
     return work.rows * work.layout.width
 
 
 def index_bytes(work: Workload) -> int:
-    """Disk of the finished index: codes, tree, dictionaries."""
+    """Disk size of the finished index: codes, tree, dictionaries."""
     return code_bytes(work) + tree_disk_bytes(work) + 4 * sum(work.words) * work.dimension
 
 
 def work_bytes(work: Workload) -> int:
-    """Disk used on top of that while the job runs.
+    """Additional disk space while the job runs.
 
-    Runs are removed when all parts are built, parts when the tree is committed: the most is there at the
-    end of building, runs and parts, or before the commit, parts and tree.
+    Runs are removed when all partitions are built, partitions when the tree is committed. The maximum is
+    reached at the end of the build stage (runs and partitions) or before the commit (partitions and tree).
     """
     return max(work.rows * work.run_row_bytes, tree_disk_bytes(work))

@@ -1,4 +1,4 @@
-"""Before work starts: is there room on the disk for what the job will write?"""
+"""Check the free disk space before work starts."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from aggtree.storage.work.job_record import JobRecord
 
 
 def check_room(job: JobRecord, plan: Plan) -> None:
-    """DiskError when the disk cannot hold what the job has still to write, by the plan's estimate."""
+    """DiskError if, by the plan's estimate, the job still has more to write than the disk can hold."""
     needed = plan.index_bytes + plan.work_bytes - (plan.code_bytes if job.codes else 0)
     missing = needed - written_bytes(job.build_directory) - written_bytes(job.work_directory)
     with explained(job.index):
@@ -26,7 +26,7 @@ def check_room(job: JobRecord, plan: Plan) -> None:
 
 
 def written_bytes(directory: Path) -> int:
-    """Bytes of all files below a directory that may not be there."""
+    """Bytes of all files below a directory; 0 if it does not exist."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:

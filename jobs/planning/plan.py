@@ -1,8 +1,8 @@
-"""What a build will do and need, decided before anything runs. Pure arithmetic.
+"""The plan of a build, made before anything runs. Pure arithmetic.
 
-The plan decides only what cannot change the result: how many workers, threads or processes, how far
-reading runs ahead, how many rows a partition of the tree has. For any input either the projected memory
-of every stage is within what is allowed, or the plan is refused with the smallest memory that would do.
+The plan decides only what cannot change the result: the number of workers, threads or processes, how far
+reading runs ahead, and the rows of a partition of the tree. For any input, either the projected memory of
+every stage is within the allowed memory, or the plan is refused with the smallest memory that suffices.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,7 @@ RESERVE = 0.05  # of the budget stays free: allocators keep some of what was giv
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """One stage: how many tasks of how many rows, how many at once, and the memory that takes."""
+    """One stage: the number of tasks and their rows, how many run at once, and their memory."""
 
     name: StageName
     tasks: int
@@ -42,7 +42,8 @@ class StagePlan:
 class Plan:
     """A build as it will run; memory in bytes for the whole process tree.
 
-    index_bytes : disk of the index, of which code_bytes are its codes; work_bytes : on top while it is built.
+    index_bytes : disk size of the index, including code_bytes of codes. work_bytes : additional disk space
+        during the build.
     """
 
     allowed: int
@@ -57,7 +58,7 @@ class Plan:
 
     @property
     def projected(self) -> int:
-        """The largest of the stages, or compiling the kernels before them."""
+        """The largest projection of a stage, or that of compiling the kernels."""
         return max(costs.COMPILE_BYTES, *(stage.projected for stage in self.stages))
 
     def stage(self, name: StageName) -> StagePlan:
@@ -89,12 +90,12 @@ def make_plan(
 
 
 def _driver(work: Workload) -> int:
-    """This process before it does anything."""
+    """Memory of this process before it does any work."""
     return costs.DRIVER_BYTES + (costs.REMOTE_BYTES if work.remote else 0)
 
 
 def _base(work: Workload, mode: Mode, workers: int) -> int:
-    """All processes before they do anything."""
+    """Memory of all processes before they do any work."""
     if mode == "process":
         return _driver(work)
     worker = costs.STRANGER_BYTES if mode == "scheduler" else costs.WORKER_BYTES
@@ -122,7 +123,7 @@ def _plan_for(work: Workload, mode: Mode, workers: int, *, ahead: int, allowed: 
         return None
     partitions = -(-work.rows // partition_rows)
     batches = -(-work.train_rows // work.batch_rows)
-    encode, sort = costs.encode_bytes(work), costs.sort_task_bytes(work)
+    encode, sort = costs.encode_task_bytes(work), costs.sort_task_bytes(work)
     tree = fixed + partition_rows * costs.tree_row_bytes(work)
     samples = partitions * costs.sample_bytes(work)
     stages = (
@@ -154,7 +155,7 @@ def _stage(name: StageName, tasks: int, task_rows: int, workers: int, projected:
 
 
 def smallest_budget(work: Workload, mode: Mode = "process", workers: int = 1) -> int:
-    """The least memory with which this build can run, in whole MiB, given in bytes."""
+    """The least memory with which this build can run: bytes, a multiple of 1 MiB."""
     candidates = range(1, 2**32)
     return (
         MIB
@@ -175,4 +176,4 @@ def _refusal(work: Workload, allowed: int, last: tuple[Mode, int]) -> str:
         remedy += f", or lower batch_rows below {work.batch_rows}"
     elif last[0] == "scheduler":
         remedy += f", or use fewer workers than {last[1]}"
-    return f"{format_size(allowed)} of memory are too little for this build: {remedy}"
+    return f"{format_size(allowed)} of memory are not enough for this build: {remedy}"

@@ -1,6 +1,6 @@
-"""Everything that decides the bytes of an index, in one record kept with the build, and how it is chosen.
+"""The recipe of an index: everything that decides its bytes, in one record, and how it is chosen.
 
-Memory, workers, threads and the place of the files are not in it: they must not change a byte.
+Memory, workers, threads and the location of the files are not part of it: they must not change a byte.
 """
 
 import os
@@ -20,10 +20,12 @@ from aggtree.engine.params import (
     dictionary_sizes,
     parse_words,
 )
-from aggtree.engine.tree.planes import fits_planes
+from aggtree.engine.tree.planes import allows_planes
 from aggtree.jobs.planning import defaults
 from aggtree.jobs.planning.costs import Workload
+from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
+from aggtree.jobs.planning.training_rows import TrainingRows, training_rows
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.sources.base import VectorSource
@@ -44,6 +46,9 @@ _LATER: dict[str, Any] = {
     "tolerance": AnnealingParams.tolerance,
     "planes": False,
     "stage": AnnealingParams.stage,
+    "early_rows": AnnealingParams.early_rows,
+    "late_rows": AnnealingParams.late_rows,
+    "early_beam": AnnealingParams.early_beam,
 }
 """Values that older builds do not record: left out of the JSON where they have these defaults."""
 
@@ -55,10 +60,10 @@ class Recipe:
     annealing, tree : how dictionaries are learned, and how codes are arranged.
     batch_rows, train_rows : rows of a training batch, and of all batches together.
     shard_rows : rows of a code shard.
-    skip_invalid : leave out rows with NaN or infinite values.
-    metric : what queries are answered by; vectors are scaled to length 1 for cosine.
+    skip_invalid : skip rows with NaN or infinite values.
+    metric : distance of queries; vectors are scaled to length 1 for cosine.
     reused : checksum of dictionaries that were trained before; "" to train from scratch.
-    continued : whether training goes on from these dictionaries, instead of being left out.
+    continued : whether training continues from these dictionaries, instead of being skipped.
     """
 
     annealing: AnnealingParams
@@ -75,10 +80,10 @@ class Recipe:
         if self.metric not in METRICS:
             raise ValueError(f"metric {self.metric!r}: expected {' or '.join(METRICS)}")
         if self.continued and not self.reused:
-            raise ValueError("continue_training: expected the dictionaries of an index to go on from")
+            raise ValueError("continue_training: expected the dictionaries of an index to continue from")
         if self.metric == "ip" and self.tree.norm_bytes == 4:
             raise ValueError("norm_bytes 4: inner products need no norms, leave it at 1")
-        if self.tree.planes and not fits_planes(CodeLayout(self.words)):
+        if self.tree.planes and not allows_planes(CodeLayout(self.words)):
             raise ValueError(
                 f"planes: expected dictionaries of up to 16 words behind the first, not {self.words}"
             )
@@ -98,6 +103,12 @@ class Recipe:
         """Rows of a shard's inner chunk."""
         whole = self.shard_rows % defaults.CHUNK_ROWS == 0
         return defaults.CHUNK_ROWS if whole else self.shard_rows
+
+    def training_rows(self, rows: int) -> TrainingRows:
+        """The rows of a source of `rows` rows that training reads."""
+        learned = self.words[0] if CodeLayout(self.words).wide and not self.reused else 0
+        spread = self.annealing.early_rows > 0
+        return training_rows(rows, self.batch_rows, self.train_rows, learned, spread=spread)
 
     @property
     def trains(self) -> bool:
@@ -128,7 +139,7 @@ class Recipe:
             raise IndexFormatError(f"parameters of no build of aggtree {__version__}: {error!r}") from error
 
     def for_rows(self, rows: int, now: int) -> "Recipe":
-        """The recipe for another number of rows than `now`: shards as a build of them would have."""
+        """The recipe for another number of rows than `now`, with the shard size of a build of that number."""
         if self.shard_rows != defaults.default_shard_rows(now):
             return self  # chosen by the user
         return replace(self, shard_rows=defaults.default_shard_rows(rows))
@@ -137,7 +148,7 @@ class Recipe:
         """The size of a build of this source."""
         try:
             item_bytes = np.dtype(dtype).itemsize
-        except TypeError as error:  # as a manifest may say that is none of ours
+        except TypeError as error:  # a manifest may come from elsewhere
             raise IndexFormatError(f"vectors of type {dtype[:40]!r}: not one that numpy knows") from error
         return Workload(
             rows=rows,
@@ -162,11 +173,12 @@ def _made_of(kind: type[Record], record: Mapping[str, Any]) -> Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a user may decide about a build; None follows from the number of rows. See Recipe.
+    """Choices of a user about a build; None is completed from the number of rows. See Recipe.
 
     words, dictionaries : sizes of the dictionaries, and how many; or the index whose dictionaries are reused.
-    continue_training : go on training the dictionaries that are reused.
+    continue_training : continue to train the reused dictionaries.
     annealing : all but its words, which the two above decide.
+    quality : how much work training may take; decides rounds, and the rows and paths of each.
     bytes_per_vector : instead of words: bytes of a code, all but the first label, in planes.
     planes : whether the dictionaries that are reused are those of an index whose leaves are in planes.
     bucket, direct_leaves, norm_bytes : see TreeParams.
@@ -178,6 +190,7 @@ class Choices:
     dictionaries: int | str | os.PathLike[str] | None = None
     continue_training: bool = False
     annealing: AnnealingParams = field(default_factory=AnnealingParams)
+    quality: Quality = "default"
     train_rows: int | None = None
     batch_rows: int | None = None
     shard_rows: int | None = None
@@ -194,7 +207,7 @@ class Choices:
             given["norm_bytes"] = None if self.norm_bytes == TreeParams.norm_bytes else self.norm_bytes
             for name, value in given.items():
                 if value is not None:
-                    raise ValueError(f"{name} {value}: leaves in planes have no choice of it, leave it out")
+                    raise ValueError(f"{name} {value}: does not apply to leaves in planes, omit it")
             return TreeParams(planes=True, norm_bytes=1 if self.metric == "l2" else 0)
         usual = defaults.default_tree(words, rows)
         bucket = usual.bucket if self.bucket is None else self.bucket
@@ -211,8 +224,10 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
     """The recipe of a build of this source as a user chose it, and the dictionaries it reuses, if any."""
     if choices.dictionaries is None or isinstance(choices.dictionaries, int):
         if choices.continue_training:
-            raise ValueError("continue_training: `dictionaries` names no index to go on from")
-        return choose_recipe(source.rows, choices), None
+            raise ValueError("continue_training: `dictionaries` names no index to continue from")
+        recipe = choose_recipe(source.rows, choices)
+        check_training_rows(source, recipe)
+        return recipe, None
     index = Path(choices.dictionaries)
     manifest = read_manifest(index)
     if choices.words is not None:
@@ -235,26 +250,50 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
 
 
 def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:
-    """Complete what the user chose by what the number of rows suggests; no dictionaries are reused."""
+    """Complete the choices of a user by defaults for the number of rows; no dictionaries are reused."""
     chosen = choices or Choices()
     words = choose_words(rows, chosen)
     annealing = replace(chosen.annealing, words=words)
-    if chosen.in_planes:
-        stage = annealing.stage or defaults.SHORT_STAGE
-        annealing = replace(annealing, rounds=defaults.SHORT_ROUNDS, stage=stage)
+    if annealing.cooling == "joint" and annealing.rounds == AnnealingParams.rounds:
+        annealing = defaults.scheduled(annealing, chosen.quality, planes=chosen.in_planes)
+    train_rows = chosen.train_rows or defaults.default_train_rows(rows, words, planes=chosen.in_planes)
     return Recipe(
         annealing=annealing,
         tree=chosen.tree(words, rows),
-        batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, chosen.train_rows),
-        train_rows=chosen.train_rows or defaults.default_train_rows(rows, words, planes=chosen.in_planes),
+        batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, train_rows),
+        train_rows=train_rows,
         shard_rows=chosen.shard_rows or defaults.default_shard_rows(rows),
         skip_invalid=chosen.skip_invalid,
         metric=chosen.metric,
     )
 
 
+def check_training_rows(source: VectorSource, recipe: Recipe) -> None:
+    """ValueError if training would read fewer rows than a dictionary that it starts from scratch has words.
+
+    Rows that are skipped because of invalid values are not known yet.
+    """
+    words = recipe.words
+    wide = CodeLayout(words).wide
+    found = recipe.training_rows(source.rows)
+    batch = found.batch_rows
+    first = sum(stop - start for start, stop in found.first) or batch
+    narrow = max(words[wide:], default=0)
+    if wide and first < words[0]:
+        few, size = first, words[0]
+    elif batch < narrow:
+        few, size = batch, narrow
+    else:
+        return
+    if source.rows < size:
+        remedy = "add vectors or use fewer words"
+    else:
+        remedy = f"raise train_rows and batch_rows to {size:,} or more, or use fewer words"
+    raise ValueError(f"{source.spec}: {few:,} rows to train on cannot teach {size:,} words: {remedy}")
+
+
 def choose_words(rows: int, choices: Choices) -> tuple[int, ...]:
-    """Sizes of the dictionaries from what a user gave; what is left out follows from the rows."""
+    """Sizes of the dictionaries from the choices of a user, completed from the number of rows."""
     count = choices.dictionaries if isinstance(choices.dictionaries, int) else None
     words = choices.words
     if choices.bytes_per_vector is not None:

@@ -1,4 +1,4 @@
-"""Dictionaries that were trained for another index, reused by a build instead of training its own."""
+"""Dictionaries of another index, reused by a build instead of training new ones."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from aggtree.storage.index.manifest import IndexManifest
 class ReusedDictionaries:
     """A file of dictionaries.
 
-    checksum : stands for its bytes in the recipe of a build that uses them.
+    checksum : identifies the dictionaries in the recipe of a build that uses them.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class ReusedDictionaries:
         return cls(path=index / record.path, checksum=_name(record.blocks))
 
     def copy_to(self, path: Path) -> None:
-        """Copy the file; IndexFormatError when it is no longer what it was."""
+        """Copy the file; IndexFormatError if it has changed."""
         content = self.path.read_bytes()
         checksums = BlockChecksums()
         checksums.add(content)

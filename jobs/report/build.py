@@ -1,4 +1,4 @@
-"""Sections of the report about time: how the index was built, how training went, what searches take."""
+"""Sections of the report about time: the build, the learning curve, and searches."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def _timeline_figure(stages: Sequence[StageFigures]) -> Figure:
 
 
 def timeline(stages: Sequence[StageFigures]) -> str:
-    """Memory over the time of all stages, each in its colour; pauses between them are left out."""
+    """Memory over the time of all stages, each in its colour, without pauses between them."""
     height = 220.0
     canvas = Canvas(height, "Memory over the time of the build")
     ends = list(accumulate(stage.seconds for stage in stages))
@@ -83,7 +83,7 @@ def timeline(stages: Sequence[StageFigures]) -> str:
 
 
 def _trace(stage: StageFigures) -> Iterator[tuple[float, int]]:
-    """Memory from the begin of a stage to its end; its peak where nothing was traced."""
+    """Memory from the start of a stage to its end; its peak if there is no trace."""
     points = [(min(seconds, stage.seconds), used) for seconds, used in stage.memory]
     if not points:
         points = [(stage.seconds / 2, stage.peak)]

@@ -1,7 +1,7 @@
-"""Small charts as SVG text, for a page that needs nothing from anywhere.
+"""Small charts as SVG text, for a self-contained page.
 
-All are 360 units wide, which is a phone's width, and grow with their place; colours are the page's CSS
-variables, so that they follow its light or dark scheme. Every mark has a title of its own.
+All are 360 units wide, which is the width of a phone, and scale with their container; colours are the
+page's CSS variables, so that they follow its light or dark scheme. Every mark has a title of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Point = tuple[float, float]
 
 
 class Canvas:
-    """Marks of a picture, one after the other."""
+    """The marks of a picture, in drawing order."""
 
     def __init__(self, height: float, title: str) -> None:
         self.height = height
@@ -66,7 +66,7 @@ class Canvas:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A scale from values to places: linear, or logarithmic in tens."""
+    """A scale from values to positions: linear, or logarithmic to base 10."""
 
     low: float
     high: float
@@ -122,9 +122,9 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class LineChart:
-    """Lines over two axes; `marks` are (x, words) of vertical lines, `from_zero` lets y begin at 0.
+    """Lines over two axes; `marks` are (x, text) of vertical lines, `from_zero` starts y at 0.
 
-    keys : name the series below the picture, which a page does in its own way.
+    keys : whether to draw a legend below; a page has its own.
     """
 
     title: str
@@ -167,8 +167,8 @@ class LineChart:
             canvas.path(places, series=number)
             if line.dots:
                 titles = line.titles or [f"{short(x)}, {short(y)}" for x, y in line.points]
-                for point, ((x, y), told) in enumerate(zip(places, titles, strict=True)):
-                    canvas.dot(x, y, told, series=number, hollow=point in line.hollow)
+                for point, ((x, y), title) in enumerate(zip(places, titles, strict=True)):
+                    canvas.dot(x, y, title, series=number, hollow=point in line.hollow)
         return canvas.svg()
 
 
@@ -230,7 +230,7 @@ def column_chart(title: str, x: str, y: str, columns: Sequence[tuple[str, Sequen
 def row_chart(
     title: str, rows: Sequence[tuple[str, float, str]], *, most: float | None = None, limits: bool = False
 ) -> str:
-    """Horizontal bars, names above and values behind; `limits` shows how long they could be."""
+    """Horizontal bars, names above and values behind; `limits` shows the largest possible values."""
     step, left = 30.0, 4.0
     canvas = Canvas(step * len(rows) + 6, title)
     longest = most or max((value for _, value, _ in rows), default=1.0) or 1.0
@@ -249,7 +249,7 @@ def row_chart(
 
 
 def histogram_rows(title: str, rows: Sequence[tuple[str, Sequence[int]]], bins: Sequence[str], x: str) -> str:
-    """One small histogram under the other, all over the same bins; heights are shares of a row's nodes."""
+    """Small histograms in rows, with the same bins; heights are shares of a row's nodes."""
     step = 44.0
     canvas = Canvas(step * len(rows) + 36, title)
     slot = (WIDTH - LEFT - RIGHT) / max(1, len(bins))

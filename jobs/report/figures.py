@@ -1,7 +1,7 @@
-"""What `aggtree report` shows of an index, as plain figures.
+"""The figures that `aggtree report` shows.
 
-Counts and bytes are exact, from the manifest. What would need every node, code or vector is taken from a
-sample of fixed size, spread over the index, so that a billion rows take seconds and little memory.
+Counts and bytes are exact, from the manifest. Figures about nodes, codes or vectors come from a sample of
+fixed size, spread over the index, so a billion rows take seconds and little memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -83,7 +83,7 @@ class DictionaryFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class CodeFigures:
-    """What a sample of codes shows.
+    """Statistics of a sample of codes.
 
     mutual : (M, M) mutual information of two dictionaries in bits, H(I_m) on the diagonal.
     errors : mean squared error of the vectors of `vectors` rows after 0, 1, ..., M words; empty without them.
@@ -98,7 +98,7 @@ class CodeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexFigures:
-    """All of it: the levels that have nodes, and in `missing`, by section, why something is not there."""
+    """All figures: the levels that have nodes, and `missing`, the reason why a section is absent."""
 
     levels: tuple[LevelFigures, ...]
     codes: CodeFigures | None
@@ -108,20 +108,20 @@ class IndexFigures:
 
 
 def collect(index: Index, seed: int = 0) -> IndexFigures:
-    """Read what there is to show of an open index."""
+    """Collect the figures of an open index."""
     missing: dict[str, str] = {}
     build = index.manifest.first_segment.build
     return IndexFigures(
-        levels=_told(missing, "tree", lambda: level_figures(index, seed)) or (),
-        codes=_told(missing, "codes", lambda: code_figures(index, seed, missing)),
-        report=_told(missing, "report", lambda: read_report(index.path, build)),
-        tuned=_told(missing, "tuning", lambda: index.tuning.points) or {},
+        levels=_available(missing, "tree", lambda: level_figures(index, seed)) or (),
+        codes=_available(missing, "codes", lambda: code_figures(index, seed, missing)),
+        report=_available(missing, "report", lambda: read_report(index.path, build)),
+        tuned=_available(missing, "tuning", lambda: index.tuning.points) or {},
         missing=missing,
     )
 
 
-def _told(missing: dict[str, str], name: str, read: Callable[[], T]) -> T | None:
-    """What `read` gives; None when it cannot be had, and the reason among `missing`."""
+def _available(missing: dict[str, str], name: str, read: Callable[[], T]) -> T | None:
+    """The result of `read`; None if it fails, with the reason in `missing`."""
     try:
         return read()
     except (AggtreeError, ValueError, OSError) as error:
@@ -130,7 +130,7 @@ def _told(missing: dict[str, str], name: str, read: Callable[[], T]) -> T | None
 
 
 def level_figures(index: Index, seed: int) -> tuple[LevelFigures, ...]:
-    """Each level below the root that has nodes; of an index that has grown, of all its trees."""
+    """Each level below the root that has nodes; of an index of several segments, of all trees."""
     searcher = index.searcher
     trees = searcher.trees if isinstance(searcher, SegmentedSearcher) else (searcher.tree,)
     levels: dict[int, LevelFigures] = {}
@@ -205,7 +205,7 @@ def code_figures(index: Index, seed: int, missing: dict[str, str]) -> CodeFigure
     if first.rows < first.source_rows:
         codes = codes[codes.any(axis=1)]  # rows that were left out have codes of zeros
     labels = layout.labels(codes)
-    errors = _told(missing, "vectors", lambda: errors_by_level(index, places, blocks)) or (0, ())
+    errors = _available(missing, "vectors", lambda: errors_by_level(index, places, blocks)) or (0, ())
     return CodeFigures(
         rows=len(labels),
         dictionaries=tuple(_usage(labels[:, m], size) for m, size in enumerate(layout.words)),
@@ -228,8 +228,8 @@ def _usage(labels: NDArray[np.uint16], words: int) -> DictionaryFigures:
 def shared_bits(labels: NDArray[np.uint16], layout: CodeLayout, seed: int) -> NDArray[np.float64]:
     """Mutual information of all pairs of dictionaries, H(I_m) on the diagonal, (M, M) in bits.
 
-    A sample makes independent labels look dependent. How much is measured by the same labels in another
-    order, which are independent, and taken off.
+    A sample makes independent labels look dependent. This bias is measured with the same labels shuffled,
+    which are independent, and subtracted.
     """
     levels = layout.levels
     matrix = np.diag([entropy(np.bincount(labels[:, m]), correction=True) for m in range(levels)])
@@ -252,7 +252,7 @@ def _joint_bits(first: NDArray[np.uint16], second: NDArray[np.uint16], words: in
 def errors_by_level(
     index: Index, places: list[tuple[int, int]], blocks: list[NDArray[np.uint8]]
 ) -> tuple[int, tuple[float, ...]]:
-    """Rows compared, and the mean squared error of what the first 0, 1, ..., M words of their codes give."""
+    """Rows compared, and the mean squared error of reconstructions from the first 0, 1, ..., M words."""
     dictionaries, levels = index.dictionaries, index.layout.levels
     source = metric_source(index.raw_vectors.source, index.manifest.metric)
     total, rows = np.zeros(levels + 1), 0

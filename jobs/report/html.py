@@ -1,7 +1,7 @@
-"""The page of `aggtree report` as text: one file, no scripts, no fonts, nothing fetched.
+"""The page of `aggtree report` as HTML: one file without scripts, fonts or external resources.
 
-The page's own policy forbids a browser to load anything. Light and dark follow the reader's
-system. Every picture has its numbers as a table below it.
+Its content security policy forbids a browser to load anything. The colours follow the light or dark scheme of
+the reader's system. Every picture has its numbers as a table below it.
 """
 
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One picture with its words, its keys and its numbers; without a picture, the table alone."""
+    """A picture with caption, legend and numbers; without a picture, the table alone."""
 
     title: str
     note: str
@@ -120,7 +120,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Figures that belong together; `note` explains what they are, or why there are none."""
+    """Related figures; `note` explains them, or why there are none."""
 
     title: str
     note: str

@@ -1,4 +1,4 @@
-"""`aggtree report`: what an index is, how its tree and codes look, and what building it took, as one page."""
+"""`aggtree report`: parameters, tree and codes of an index, and the cost of its build, as one page."""
 
 from collections.abc import Sequence
 from pathlib import Path

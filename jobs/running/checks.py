@@ -1,4 +1,4 @@
-"""Before work starts on a cluster: every worker has our versions and sees the data and the index."""
+"""Check before work starts on a cluster: every worker has our versions and sees data and index."""
 
 import secrets
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from aggtree.storage.sources.base import VectorSource, open_source
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What one worker found: its versions, and in words what it cannot see."""
+    """Findings of one worker: its versions, and what it cannot access, as text."""
 
     worker: str
     versions: dict[str, str]
@@ -25,7 +25,7 @@ class Probe:
 def probe(
     spec: str | None, fingerprint: dict[str, Any] | None, codes: str, mark: str, secret: bytes
 ) -> Probe:
-    """Runs in a worker: try to read the source, and what the driver wrote to the index and the codes."""
+    """Runs in a worker: try to read the source, and files that the driver wrote to index and codes."""
     problem = ""
     try:
         if Path(mark).read_bytes() != secret:
@@ -45,7 +45,7 @@ def probe(
 
 
 def check_scheduler(client: Any) -> None:
-    """The scheduler reads the tasks it hands out; JobError when it could not."""
+    """JobError if the scheduler could not unpickle the tasks that it distributes."""
     name = f"scheduler {client.scheduler.address}"
     remedy = "install the same versions everywhere"
     try:
@@ -58,7 +58,7 @@ def check_scheduler(client: Any) -> None:
 
 
 def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Path, codes: str = "") -> None:
-    """Query every worker; JobError names the first that could not do the work, and why.
+    """Probe every worker; JobError names the first that cannot do the work, and the reason.
 
     codes : URL of a code store outside the index.
     """
@@ -79,7 +79,7 @@ def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Pa
 
 
 def worker_problem(found: Probe) -> str:
-    """What keeps a worker from doing the work; empty for nothing."""
+    """The reason why a worker cannot do the work; empty if it can."""
     difference = differing_versions(found.versions, versions())
     if difference:
         return f"has {difference}: install the same versions everywhere"

@@ -1,8 +1,8 @@
 """Where tasks run: in this process, on a local Dask cluster, or on an existing one.
 
-All executors take the same tasks and give the same bytes. They differ in what they cost: this process
-shares one copy of the libraries between its threads (the kernels release the interpreter's lock); a cluster
-has processes of its own, which may be on other machines and may die without taking the job with them.
+All executors run the same tasks and produce the same bytes. They differ in cost: threads of this process
+share one copy of the libraries (the kernels release the GIL); a cluster has separate processes, which may be
+on other machines and may die without stopping the job.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class StoppedError(Exception):
 
 
 class LostResultError(Exception):
-    """A result that went with its worker; the task can be run again."""
+    """A result was lost with its worker; the task can be run again."""
 
 
 class Executor(ABC):
@@ -56,10 +56,10 @@ class Executor(ABC):
     def run(
         self, stage: str, function: Function, tasks: Sequence[Task], progress: Progress
     ) -> Iterator[tuple[Task, Outcome]]:
-        """Run all tasks and give each with its outcome, in the order they finish."""
+        """Run all tasks; yields each with its outcome, in the order they finish."""
 
     def close(self) -> None:  # noqa: B027  (this process has nothing to give back)
-        """Give back what was started."""
+        """Stop everything that was started."""
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +69,7 @@ class Executor(ABC):
 
 
 class _Ledger:
-    """What is in flight in one stage: attempts and rows reported so far, so that the display stays right."""
+    """Tasks in flight in one stage: attempts and rows reported so far, so that the display stays correct."""
 
     def __init__(self, stage: str, progress: Progress) -> None:
         self._stage = stage
@@ -89,12 +89,12 @@ class _Ledger:
         self.tick(task.number, task.rows - self._told.get(task.number, 0))
 
     def fail(self, task: Task, error: BaseException) -> None:
-        """Take back what was reported; raise when the task may not be tried again."""
+        """Undo what was reported; raise if the task may not be retried."""
         self.tick(task.number, -self._told.get(task.number, 0))
         attempts = self._attempts[task.number] = self._attempts.get(task.number, 0) + 1
         if attempts >= ATTEMPTS or is_final(error):
             raise failure(self._stage, task, error, attempts) from error
-        self._progress.note(f"{self._stage}: partition {task.number} is tried again after: {error}")
+        self._progress.note(f"{self._stage}: partition {task.number} is retried after: {error}")
 
 
 class InProcess(Executor):
@@ -155,7 +155,7 @@ class InProcess(Executor):
 
 
 def run_remote_task(function: Function, task: Task, expected: dict[str, str], topic: str) -> Outcome:
-    """Run one task in a Dask worker, telling its progress as events of `topic`."""
+    """Run one task in a Dask worker; its progress is reported as events of `topic`."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -216,7 +216,7 @@ class DaskExecutor(Executor):
             self.client.cancel(list(running))
 
     def _finished(self, running: dict[Any, Task]) -> list[Any]:
-        """Wait for finished futures; an error when the cluster stays without workers."""
+        """Wait for finished futures; JobError if the cluster stays without workers."""
         from distributed import wait as wait_for
 
         alone_since = time.monotonic()
@@ -237,14 +237,14 @@ class DaskExecutor(Executor):
 
 
 def ignore_interrupts() -> None:
-    """Leave Ctrl-C to the driver: it closes the workers, which would otherwise die with tracebacks."""
+    """Ignore Ctrl-C in workers: the driver closes them, otherwise they would print tracebacks."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
 def postponed_signals() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait until the block ends: a cluster half started could not be closed."""
+    """Defer Ctrl-C and SIGTERM until the block ends: a half-started cluster could not be closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -267,8 +267,8 @@ def postponed_signals() -> Iterator[None]:
 def hidden_main() -> Iterator[None]:
     """Hide the user's script from spawned workers.
 
-    A spawned process imports the main module again. Tasks need nothing of it, and a script without the
-    `if __name__ == "__main__"` guard would start its build once more in each worker.
+    A spawned process imports the main module again. Tasks do not need it, and a script without the
+    `if __name__ == "__main__"` guard would start its build again in each worker.
     """
     main = sys.modules["__main__"]
     saved = {name: main.__dict__.get(name) for name in ("__file__", "__spec__")}
@@ -284,7 +284,7 @@ def hidden_main() -> Iterator[None]:
 def event_loop() -> Iterator[Any]:
     """A running event loop in a thread of its own, for clusters and clients to share.
 
-    Dask would start one itself, and give up when the thread has not run within ten seconds: a busy or
+    Dask would start one itself, but gives up if the thread does not run within ten seconds; a busy or
     suspended machine takes longer.
     """
     from tornado.ioloop import IOLoop
@@ -309,7 +309,7 @@ def event_loop() -> Iterator[Any]:
 def local_cluster(workers: int) -> DaskExecutor:
     """A cluster of `workers` spawned processes of one thread each, on this machine.
 
-    A worker that is killed before it has reported its address leaves no cluster: another one is started.
+    If a worker is killed before it has reported its address, another cluster is started.
     """
     attempts = 1
     while True:
@@ -366,7 +366,7 @@ def _start_local_cluster(workers: int) -> DaskExecutor:
 
 
 def _dashboard(client: Any) -> str:
-    """Where the scheduler shows its dashboard, as words; the library that draws it is an extra there."""
+    """Text about the address of the scheduler's dashboard, which needs an optional library there."""
     with suppress(Exception):  # a scheduler that does not report one has none to show
         if client.dashboard_link and client.run_on_scheduler(importlib.util.find_spec, "bokeh") is not None:
             return f", dashboard {client.dashboard_link}"
@@ -374,7 +374,7 @@ def _dashboard(client: Any) -> str:
 
 
 def existing_cluster(address: str) -> DaskExecutor:
-    """The workers of a Dask scheduler that runs already, by its address such as `tcp://host:8786`."""
+    """The workers of a running Dask scheduler, by its address such as `tcp://host:8786`."""
     from distributed import Client
 
     stack = ExitStack()

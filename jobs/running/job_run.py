@@ -1,4 +1,4 @@
-"""What every job that writes an index runs with: its options, plan, lock, workers, and what it took."""
+"""The frame of every job that writes an index: options, plan, lock, workers, time and memory."""
 
 import os
 import time
@@ -29,10 +29,10 @@ DEFAULT_MEMORY = "4GiB"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """What a build made and what it took; memory in bytes for the whole process tree.
+    """The result of a build; memory in bytes for the whole process tree.
 
     left_out : rows with NaN or infinite values that are not in the index.
-    already_built : the index was there, made from the same input with the same parameters.
+    already_built : the index existed, built from the same input with the same parameters.
     """
 
     path: Path
@@ -48,14 +48,14 @@ class BuildResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a job runs with; none of it changes a byte of the index.
+    """Options of a job that do not change a byte of the index.
 
-    memory : allowed for this process and all it starts, such as `4GiB`.
-    workers : tasks at once; 0 for one after the other in this process, None for all cores.
+    memory : limit for this process and all its child processes, such as `4GiB`.
+    workers : number of parallel tasks; 0 to run them in this process, None for one per core.
     scheduler : address of an existing Dask scheduler, such as `tcp://host:8786`.
     codes : URL of the code store, such as `s3://bucket/codes.zarr`; None keeps it in the index directory, or
         where a build that is continued has it.
-    progress : what the job reports to; see `make_progress`.
+    progress : receives the events of the job; see `make_progress`.
     """
 
     memory: str | int = DEFAULT_MEMORY
@@ -77,10 +77,10 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRun:
-    """A job that was planned and holds the lock of its directory.
+    """A planned job that holds the lock of its directory.
 
-    cluster : the existing cluster it runs on, if there is one.
-    began : when it was called, by the monotonic clock.
+    cluster : the existing cluster it runs on, if any.
+    began : start of the call, by the monotonic clock.
     """
 
     index: Path
@@ -97,7 +97,7 @@ class JobRun:
         first: StageName = "train",
         last: StageName = "commit",
     ) -> BuildResult:
-        """Run the stages of a job from `first` to `last`; what it made and took."""
+        """Run the stages of a job from `first` to `last`; returns its result."""
         with self._stages(job, inputs) as stages:
             rows = stages.run(first, last)
             return BuildResult(
@@ -112,7 +112,7 @@ class JobRun:
             )
 
     def done_before(self, *, rows: int, left_out: int) -> BuildResult:
-        """The result of a job whose work had been done before."""
+        """The result of a job that was finished before."""
         return BuildResult(
             path=self.index,
             rows=rows,
@@ -126,7 +126,7 @@ class JobRun:
 
     @contextmanager
     def _stages(self, job: JobRecord, inputs: "StageInputs") -> "Iterator[Stages]":
-        """The stages with what they run with: progress, memory meter, and workers when they are needed."""
+        """The stages with progress, memory meter, and workers started on first use."""
         from aggtree.jobs.planning.disk_space import check_room
         from aggtree.jobs.running.checks import check_scheduler, check_workers
         from aggtree.jobs.running.stage_runner import StageRunner
@@ -162,7 +162,7 @@ class JobRun:
                 runner.close()
 
     def _executor(self) -> "Executor":
-        """What runs the tasks of the plan."""
+        """The executor of the plan's tasks."""
         from aggtree.jobs.running.executors import InProcess, local_cluster
 
         if self.cluster is not None:
@@ -182,7 +182,7 @@ def plan_and_lock(
     *,
     began: float,
 ) -> Iterator[JobRun]:
-    """Make the plan before anything is written, then hold the directory's lock."""
+    """Make the plan before anything is written, then take the directory's lock."""
     codes = [options.codes] if options.codes else []
     with ExitStack() as stack:
         cluster = stack.enter_context(cluster_of(options))

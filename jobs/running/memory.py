@@ -1,11 +1,11 @@
-"""Memory as a promise, in three words.
+"""Memory of a job: limit, projection and measurement.
 
-allowed    what the user gives (`--memory 4GiB`), for this process and all it starts;
-projected  what the plan computes before anything runs (`jobs/planning/plan.py`);
-peak       what was measured while it ran, by a thread that adds up the process tree.
+allowed    the limit that the user gives (`--memory 4GiB`), for this process and all its children;
+projected  computed by the plan before anything runs (`jobs/planning/plan.py`);
+peak       measured during the run, by a thread that adds up the process tree.
 
 Every page counts once over the whole tree: a process's own pages, and of the file pages it shares, such as
-those of the libraries, the largest share of any process. Strangers that map the same libraries make no
+those of the libraries, the largest share of any process. Other processes that map the same libraries make no
 difference, as they would to the proportional set size. Where the system does not report which pages are
 shared, all count in each process, which can only be more.
 """
@@ -109,7 +109,7 @@ def _resident(pid: int) -> int:
 
 
 def _pages(pid: int) -> tuple[int, int]:
-    """Bytes that are this process's own, and bytes of file pages that others map too."""
+    """Bytes of private pages, and bytes of file pages that others map too."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
         kilobytes = {words[0]: int(words[1]) for words in map(str.split, lines)}
@@ -120,14 +120,14 @@ def _pages(pid: int) -> tuple[int, int]:
 
 
 def release_memory() -> None:
-    """Give freed memory back to the system, so that one stage's leftovers do not count in the next."""
+    """Return freed memory to the system, so that it does not count in the next stage."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class MemoryTrace:
-    """Memory over time in a bounded number of points: each the most that was used since the one before."""
+    """Memory over time in a bounded number of points, each the maximum since the previous one."""
 
     MOST = 120
 
@@ -150,7 +150,7 @@ class MemoryTrace:
             self._step *= 2
 
     def since(self, began: float) -> tuple[tuple[float, int], ...]:
-        """The points after a moment, with the seconds that had passed."""
+        """The points after a moment, with the seconds since then."""
         return tuple((moment - began, used) for moment, used in list(self._points) if moment >= began)
 
 
@@ -204,13 +204,13 @@ class MemoryMeter:
         return now
 
     def take_stage_peak(self) -> int:
-        """The peak since the last call; what is measured from now on belongs to the next stage."""
+        """The peak since the last call; later measurements belong to the next stage."""
         self.measure()
         release_memory()
         return self.begin_stage()
 
     def begin_stage(self) -> int:
-        """Let the next stage begin now; returns the peak of the one before."""
+        """Begin the next stage; returns the peak of the previous one."""
         with self._lock:
             peak, self._stage_peak, self._bound = self._stage_peak, 0, 0
         self.trace = MemoryTrace()

@@ -1,8 +1,8 @@
-"""How a job reports what it is doing.
+"""Progress of a job.
 
-A job reports to one `Progress`: stages begin, advance and end, with notes in between. What becomes of
-it is the listener's affair: a live display on a terminal or in a notebook, plain lines, records of `logging`,
-JSON events for a program, or nothing.
+A job reports to one `Progress`: stages begin, advance and end, with notes in between. The listener turns the
+events into a live display on a terminal or in a notebook, plain lines, records of `logging`, JSON for a
+program, or nothing.
 """
 
 import json
@@ -51,7 +51,7 @@ class Progress:
         self.show("advance")
 
     def end(self, **facts: object) -> None:
-        """The stage is done; `facts` are figures worth telling."""
+        """The stage is done; `facts` are figures to display."""
         self.show("end", **facts)
 
     def note(self, text: str) -> None:
@@ -85,7 +85,7 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """Lines of text, at most one in ten seconds while a stage runs: for logs and pipes."""
+    """Lines of text, at most one in ten seconds while a stage runs: for log files and pipes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class PlainProgress(Progress):
 
 
 class LogProgress(PlainProgress):
-    """The same lines as records of level INFO of the logger `aggtree`: for programs that have a log."""
+    """The same lines as INFO records of the logger `aggtree`."""
 
     def note(self, text: str) -> None:
         LOGGER.info("%s", text)
@@ -222,10 +222,10 @@ ProgressChoice = Progress | ProgressKind | bool | None
 
 
 def make_progress(choice: ProgressChoice) -> Progress:
-    """The listener that was chosen.
+    """The chosen listener.
 
     By default it is a live display on a terminal or in a notebook, and the logger `aggtree` elsewhere; `auto`
-    writes plain lines instead of log records. `none` is nobody.
+    writes plain lines instead of log records. `none` shows nothing.
     """
     if isinstance(choice, Progress):
         return choice
@@ -252,7 +252,7 @@ def _on_terminal() -> bool:
 
 
 def in_notebook() -> bool:
-    """Whether this is the process behind a notebook."""
+    """Whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")
 

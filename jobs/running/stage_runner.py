@@ -1,4 +1,4 @@
-"""How one stage is run and measured: tasks on whatever executes them, each recorded as it is done."""
+"""Run and measure one stage: its tasks run on an executor, each recorded as it finishes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from aggtree.storage.work.job_record import JobRecord
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """What one stage took: seconds, projected and measured peak of memory."""
+    """Time of one stage, and its projected and measured peak memory."""
 
     name: StageName
     seconds: float
@@ -26,7 +26,7 @@ class StageResult:
 
 @dataclass(kw_only=True)
 class StageRunner:
-    """What the stages of a job run with.
+    """Runs the stages of a job.
 
     start_executor : called by the first stage that needs workers.
     """
@@ -42,11 +42,11 @@ class StageRunner:
 
     @property
     def peak(self) -> int:
-        """The most memory until now."""
+        """The peak memory so far."""
         return max([self.meter.peak, *(stage.peak for stage in self.results)])
 
     def run(self, stage: StageName, function: Function, tasks: Sequence[Task], *, total: int) -> None:
-        """Run tasks, record each as it is done, and note what the stage took."""
+        """Run tasks, record each as it finishes, and record time and memory of the stage."""
         done = total - sum(task.rows for task in tasks)
         if self._executor is None:
             self._executor = self.start_executor()
@@ -57,7 +57,7 @@ class StageRunner:
         self.end(stage)
 
     def end(self, stage: StageName, **facts: str) -> None:
-        """Note what a stage took that has come to its end; `facts` are shown with it."""
+        """Record time and memory of a finished stage; `facts` are displayed with it."""
         trace = self.meter.trace
         peak = self.meter.take_stage_peak()
         if self.plan.mode == "scheduler":
@@ -75,13 +75,13 @@ class StageRunner:
         self.progress.end(**facts, peak_memory=format_size(peak))
 
     def close(self) -> None:
-        """Give the workers back."""
+        """Release the workers."""
         if self._executor is not None:
             self._executor.close()
             self._executor = None
 
     def _figures(self, stage: StageName, trace: MemoryTrace) -> StageFigures:
-        """What the stage that ends now took, for the report of the build."""
+        """Figures of the stage that ends now, for the report of the build."""
         result, progress = self.results[-1], self.progress
         return StageFigures(
             name=stage,

@@ -1,8 +1,8 @@
-"""The data flow from a source to the computation.
+"""Streams of rows from a source to the computation.
 
 `as_dask_array` shows any source as a Dask array whose chunks are row ranges; `read_in_order` walks such an
 array chunk by chunk, reading ahead in a thread so that reading and computing overlap. A numpy or Dask array
-the user has is a source too.
+of the user is a source too.
 """
 
 import os
@@ -44,7 +44,7 @@ Source = OneSource | Sequence[OneSource]
 
 
 class DaskSource(VectorSource):
-    """A Dask array the user has; rows are computed here when they are read, a chunk at a time."""
+    """A Dask array of the user; rows are computed in this process when they are read, chunk by chunk."""
 
     def __init__(self, array: Any) -> None:
         if array.ndim != 2 or any(np.isnan(length) for length in array.shape):
@@ -62,7 +62,7 @@ class DaskSource(VectorSource):
 
 
 def as_source(source: Source) -> VectorSource:
-    """A source of whatever a user names: a path or spec, a source, an array of numpy or Dask, or a list."""
+    """A source from any argument of a user: a path or spec, a source, a numpy or Dask array, or a list."""
     if isinstance(source, VectorSource):
         return source
     if isinstance(source, (str, os.PathLike)):
@@ -96,7 +96,7 @@ def travels(source: VectorSource) -> bool:
 
 
 class Rows:
-    """A source in the shape Dask wants: slices of it are read, and it is sent as its spec."""
+    """A source with the interface of an array for Dask: slices are read, and it is pickled as its spec."""
 
     ndim = 2
 
@@ -121,7 +121,7 @@ def rows_of(spec: str) -> Rows:
 def as_dask_array(source: VectorSource, chunk_rows: int | Sequence[int] = BATCH_ROWS) -> Any:
     """The source as a Dask array (rows, dimension) whose chunks are row ranges.
 
-    chunk_rows : rows of every chunk, or of each: Dask reads whole chunks, also to give a part of one.
+    chunk_rows : rows of every chunk, or of each one: Dask reads whole chunks even for a part of one.
     """
     import dask.array as da
 
@@ -138,7 +138,7 @@ def as_dask_array(source: VectorSource, chunk_rows: int | Sequence[int] = BATCH_
 
 
 def read_in_order(array: Any, ranges: Sequence[tuple[int, int]], ahead: int = 1) -> Iterator[NDArray[Any]]:
-    """Rows of each range of a Dask array, in order, with `ahead` ranges being read meanwhile."""
+    """Rows of each range of a Dask array, in order, reading `ahead` ranges in advance."""
 
     def compute(start: int, stop: int) -> NDArray[Any]:
         rows: NDArray[Any] = array[start:stop].compute(scheduler="synchronous")
@@ -173,6 +173,6 @@ def invalid_rows(spec: str, rows: NDArray[Any], first: int, *, allowed: bool) ->
     if len(suspects) and not allowed:
         raise SourceError(
             f"{spec}: row {first + suspects[0]} has a NaN or infinite value: "
-            "repair it, or leave such rows out with skip_invalid"
+            "repair it, or skip such rows with skip_invalid"
         )
     return suspects

@@ -1,4 +1,4 @@
-"""One partition's work, as it runs in this process or in a worker, and what may go wrong with it.
+"""Tasks: the work of one partition, in this process or in a worker, and its errors.
 
 A task is a small frozen record naming its input by path and row range, so it costs nothing to send. Its
 function writes its output with an atomic rename and returns a small record.
@@ -27,7 +27,7 @@ _FINAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EP
 
 
 class Task(Protocol):
-    """What every task reports about itself."""
+    """The properties of every task."""
 
     @property
     def number(self) -> int:
@@ -44,7 +44,7 @@ Function = Callable[[Any, Tick], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came back from one task: its value, and the peak of the process that ran it."""
+    """The result of one task: its value, and the peak memory of the process that ran it."""
 
     value: Any
     worker: str
@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
 
 
 def differing_versions(theirs: dict[str, str], ours: dict[str, str]) -> str:
-    """What differs, as words for a message; empty when nothing does."""
+    """The versions that differ, as text for a message; empty if none does."""
     return ", ".join(
         f"{name} {theirs.get(name, 'missing')} instead of {version}"
         for name, version in ours.items()
@@ -67,7 +67,7 @@ def differing_versions(theirs: dict[str, str], ours: dict[str, str]) -> str:
 
 
 def process_name() -> str:
-    """Host and process id, as messages name a worker."""
+    """Host and process id, which identify a worker in messages."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -90,7 +90,7 @@ def run_task(function: Function, task: Task, expected: dict[str, str], tick: Tic
 
 
 def peak_of_this_process() -> int:
-    """Largest resident size this process has had, in bytes."""
+    """Peak resident size of this process, in bytes."""
     if sys.platform == "linux":
         import resource
 
@@ -99,7 +99,7 @@ def peak_of_this_process() -> int:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether running the task once more could not help."""
+    """Whether a retry of the task could not succeed."""
     if isinstance(error, OSError):
         return error.errno in _FINAL_ERRNOS
     if isinstance(error, UnreachableError):
@@ -110,12 +110,12 @@ def is_final(error: BaseException) -> bool:
 
 
 def _ended_workers(error: BaseException) -> bool:
-    """Whether Dask gave the task up after several workers died while they ran it."""
+    """Whether Dask gave up the task after several workers died while running it."""
     return type(error).__name__ == "KilledWorker"
 
 
 def describe(error: BaseException) -> str:
-    """One line for an error: what a user can act on."""
+    """One line about an error that a user can act on."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = f" at {error.filename}" if error.filename else ""
         return f"no space left on the device{place}: make room and run the same command again"

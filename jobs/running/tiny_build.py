@@ -1,4 +1,4 @@
-"""What the child of `warm_up` runs: a tiny build, so that numba's cache holds what a large one needs."""
+"""The program of the child of `warm_up`: a tiny build that compiles the kernels of a large one."""
 
 import json
 import sys

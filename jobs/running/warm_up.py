@@ -1,8 +1,8 @@
 """Compile every kernel once, in a process of its own, before a build needs them.
 
 The compiler keeps about 90 MiB in the process that ran it; a process that finds the compiled code on disk
-does not need them. So a child builds a tiny index like the one wanted and goes away, and this process and
-all its workers load what it left in numba's cache. A mark beside that cache records that it was done.
+does not need them. So a child builds a tiny index of the same kind and exits, and this process and all
+its workers load the code from the kernel cache. A mark in the cache records that this was done.
 """
 
 import json
@@ -29,13 +29,13 @@ PROGRAM = "from aggtree.jobs.running.tiny_build import main; main()"
 
 
 def compile_source_kernels(source: VectorSource) -> None:
-    """See to it that numba's cache holds the kernels that compute rows, before the first row is needed."""
+    """Ensure that the kernel cache holds the kernels that compute rows, before the first row is needed."""
     if source.spec.startswith("synthetic:"):
         _compile_in_child({"spec": source.spec}, {"source": source.spec.partition("?")[0]}, Progress())
 
 
 def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Progress) -> None:
-    """See to it that numba's cache holds the kernels of a build.
+    """Ensure that the kernel cache holds the kernels of a build.
 
     fingerprint : of its source, for rows, dimension and dtype.
     """
@@ -56,7 +56,7 @@ def compile_kernels(recipe: Recipe, fingerprint: Mapping[str, Any], progress: Pr
 
 
 def _compile_in_child(order: dict[str, Any], kind: dict[str, Any], progress: Progress) -> None:
-    """Let a child carry out `order`, unless one of its kind was before."""
+    """Let a child execute `order`, unless one of its kind was executed before."""
     if CHILD in os.environ or not sys.executable or not JIT:
         return
     mark = _mark(kind)

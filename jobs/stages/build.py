@@ -1,8 +1,8 @@
 """Stage 4: partitions of the tree, cut from the (code, id) order of all runs so that each fits the budget.
 
 Splitters are rows of the runs themselves, so any skew is cut evenly, even when all codes are equal. A
-partition takes a contiguous slice of every run; what it must know of its neighbours to decide as the whole
-tree would is how many rows before and after it share the first labels of its first and last code.
+partition takes a contiguous slice of every run; to decide as the whole tree would, it
+needs to know how many rows before and after it share the first labels of its first and last code.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ Splits = NDArray[np.int64]
 def choose_splits(runs: Sequence[Path], partition_rows: int) -> Splits:
     """Cut all runs into partitions of at most `partition_rows` rows, (partitions + 1, runs) int64 positions.
 
-    Samples are taken anew and closer together until the largest partition is within bounds; when every
-    row is a sample the cut is exact.
+    Sampling is repeated with smaller steps until the largest partition is within bounds; if every row is a
+    sample, the cut is exact.
     """
     step = max(1, partition_rows // SAMPLES_PER_PARTITION)
     while True:
@@ -82,9 +82,9 @@ def _samples(
 
 
 def save_splits(path: Path, splits: Splits, runs: Sequence[Path], layout: CodeLayout) -> None:
-    """Keep the partition, and what its tasks must know of the runs, for the tasks and for resuming.
+    """Store the partitioning, and the facts about runs that tasks need, for the tasks and for resuming.
 
-    A billion rows are a thousand runs and more than a hundred tasks: what can be read once is.
+    A billion rows are a thousand runs and more than a hundred tasks, so shared facts are read only once.
     """
     places = np.empty((len(runs), 3), np.int64)
     for number, run_path in enumerate(runs):

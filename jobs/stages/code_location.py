@@ -1,9 +1,10 @@
-"""Where the codes of a build are: inside its index directory, or at a URL the user gave.
+"""The location of the codes of a build: in the index directory, or at a URL given by the user.
 
-The place changes no byte of the codes, so it is no part of what a build is; the job remembers it, and so
-does the manifest. Codes may be moved between two runs: what is recorded must then be at the new place.
+The location changes no byte of the codes, so it is not part of the recipe; the job and the manifest record
+it. Codes may be moved between two runs: all recorded shards must then be at the new location.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +12,16 @@ from aggtree.engine.dictionaries import CodeLayout
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.storage.errors import BuildMismatchError, DiskError, IndexFormatError, UnreachableError
 from aggtree.storage.index.code_store import CodeStore, ShardRecord, create_code_store
-from aggtree.storage.index.file_record import FileRecord
+from aggtree.storage.index.file_record import FileRecord, RemoteCodes
 from aggtree.storage.index.format import CODES
 from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.places import seal_of
 from aggtree.storage.remote_files import is_url
 from aggtree.storage.work.job_record import JobRecord
 
 
 def checked_place(codes: str | None) -> str | None:
-    """The URL a user gave for the codes, or None; ValueError for anything else."""
+    """The URL that a user gave for the codes, or None; ValueError for anything else."""
     if codes is None:
         return None
     if not is_url(codes) or codes.startswith(("http://", "https://")):
@@ -36,9 +38,9 @@ def place_of(job: JobRecord) -> str:
 
 
 def move_codes(job: JobRecord, codes: str | None) -> JobRecord:
-    """The job with its codes at `codes`; None leaves them where they are.
+    """The job with its codes at `codes`; None keeps their location.
 
-    BuildMismatchError when shards that were written are not at the new place.
+    BuildMismatchError if written shards are not at the new location.
     """
     if codes is None or codes == job.codes:
         return job
@@ -58,7 +60,7 @@ def move_codes(job: JobRecord, codes: str | None) -> JobRecord:
 
 def check_built_place(segment: SegmentManifest, index: Path, codes: str | None) -> None:
     """Refuse another place for the codes of a segment that is finished."""
-    place = str(segment.codes_at(index))
+    place = segment.codes.location if segment.codes else str(index / segment.directory / CODES)
     if codes is not None and codes != place:
         raise BuildMismatchError(f"{index}: built already, with its codes at {place}; leave out `codes`")
 
@@ -69,7 +71,7 @@ def shard_records(job: JobRecord) -> dict[int, ShardRecord]:
 
 
 def store_records(job: JobRecord, store: CodeStore) -> tuple[FileRecord, ...]:
-    """What the manifest records of the codes; an error when a shard has vanished meanwhile."""
+    """The manifest's records of the codes; an error if a shard has disappeared."""
     shards = shard_records(job)
     missing = set(range(store.shards)) - store.present(shards)
     if missing:
@@ -80,8 +82,15 @@ def store_records(job: JobRecord, store: CodeStore) -> tuple[FileRecord, ...]:
     return tuple(store.file_records(directory, shards))
 
 
+def remote_codes(job: JobRecord, files: Sequence[FileRecord]) -> RemoteCodes | None:
+    """What the manifest records of codes at a URL; None of codes in the index directory."""
+    if not job.codes:
+        return None
+    return RemoteCodes(location=job.codes, files=tuple(files), seal=seal_of(job.codes))
+
+
 def open_codes(job: JobRecord, recipe: Recipe) -> CodeStore:
-    """The code store of a job, made when it is not there yet."""
+    """The code store of a job, created if necessary."""
     place = place_of(job)
     try:
         store = CodeStore.open(place)
@@ -93,13 +102,13 @@ def open_codes(job: JobRecord, recipe: Recipe) -> CodeStore:
         whose = f"build {store.build}" if store.build else "something else"
         raise BuildMismatchError(
             f"{place}: holds the codes of {whose}, not of build {job.build}; "
-            "name another place by `codes`, or remove what is there"
+            "name another place by `codes`, or remove the existing one"
         )
     return store
 
 
 def make_codes(job: JobRecord, recipe: Recipe) -> CodeStore:
-    """Write the metadata of a job's code store; shards that are there stay."""
+    """Write the metadata of a job's code store; existing shards stay."""
     width, rows = CodeLayout(recipe.words).width, int(job.source["rows"])
     build = job.build if job.codes else ""
     return create_code_store(place_of(job), rows, width, recipe.shard_rows, recipe.chunk_rows, build)

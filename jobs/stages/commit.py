@@ -1,7 +1,7 @@
-"""How a build that is done takes its place in the index: as a whole, as one more segment, or again.
+"""Put a finished build into the index: as the whole index, as one more segment, or as a replacement.
 
-Nothing is read of the index before the commit but its manifest, so rows may be deleted while an unfinished
-job waits to be continued.
+Only the manifest is read before the commit, so rows may be deleted while an unfinished job waits to be
+continued.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from aggtree.storage.work.job_record import JobRecord
 
 
 def placed(job: JobRecord, made: SegmentManifest) -> IndexManifest:
-    """The manifest of the index after a job has made the segment `made`."""
+    """The manifest of the index after a job has built the segment `made`."""
     now = _committed(job)
     if now is None:
         return IndexManifest(segments=(made,))
@@ -34,7 +34,7 @@ def placed(job: JobRecord, made: SegmentManifest) -> IndexManifest:
 
 
 def first_error(job: JobRecord, first: SegmentManifest) -> float | None:
-    """Mean squared error of the training rows: from the manifest, or as noted by the job."""
+    """Mean squared error of the training rows: from the manifest, or as recorded by the job."""
     return read_facts(job).training_error if first.distortion is None else first.distortion
 
 
@@ -48,7 +48,7 @@ def _committed(job: JobRecord) -> IndexManifest | None:
 
 
 def _with_segment(now: IndexManifest, number: int, made: SegmentManifest) -> IndexManifest:
-    """The index with a segment made again, in the place of the damaged one."""
+    """The index with the damaged segment replaced by its rebuilt copy."""
     damaged = now.segments[number]
     made = replace(made, first_row=damaged.first_row, pieces=damaged.pieces, distortion=damaged.distortion)
     segments = (*now.segments[:number], made, *now.segments[number + 1 :])
@@ -56,7 +56,7 @@ def _with_segment(now: IndexManifest, number: int, made: SegmentManifest) -> Ind
 
 
 def _appended(job: JobRecord, now: IndexManifest, made: SegmentManifest) -> IndexManifest:
-    """The index with one more segment, and the error of its first, which that of others is compared with."""
+    """The index with one more segment, and the error of its first, the reference for that of others."""
     first = replace(now.first_segment, distortion=first_error(job, now.first_segment))
     made = replace(made, first_row=now.all_source_rows, distortion=mean_error(job))
     return replace(
@@ -70,7 +70,7 @@ def _compacted(now: IndexManifest, made: SegmentManifest) -> SegmentManifest:
     """One segment of all rows, which records where each came from."""
     pieces = now.all_pieces
     if len(pieces) == 1:
-        return replace(made, vectors=pieces[0].vectors)
+        return replace(made, vectors=pieces[0].vectors, vectors_seal=pieces[0].vectors_seal)
     return replace(made, pieces=pieces)
 
 

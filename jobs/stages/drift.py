@@ -1,4 +1,4 @@
-"""How well the dictionaries suit appended rows, compared with those they were trained on."""
+"""How well the dictionaries fit appended rows, compared with the training rows."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -29,14 +29,14 @@ def mean_error(job: JobRecord) -> float | None:
 
 
 def note_training_error(job: JobRecord) -> None:
-    """Let the commit remember how well the dictionaries suit the rows they were made for."""
+    """Record the training error, which the commit stores in the manifest."""
     manifest, facts = read_manifest(job.index), read_facts(job)
     if manifest.first_segment.distortion is None and facts.training_error is None:
         save_facts(job, replace(facts, training_error=training_error(job.index, manifest)))
 
 
 def training_error(index: Path, manifest: IndexManifest) -> float | None:
-    """Mean squared error of the rows the dictionaries were trained on, or of rows of the index.
+    """Mean squared error of the training rows, or of rows of the index.
 
     From the report of the build; without one, from a sample of the vectors, if they are still there.
     """

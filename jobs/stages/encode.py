@@ -46,7 +46,7 @@ class EncodeTask:
 
 @contextmanager
 def opened(source: str | VectorSource) -> Iterator[VectorSource]:
-    """The source of a task: opened here and closed again, or handed over open."""
+    """The source of a task: opened and closed here, or passed open."""
     if isinstance(source, VectorSource):
         yield source
     else:
@@ -55,7 +55,7 @@ def opened(source: str | VectorSource) -> Iterator[VectorSource]:
 
 
 def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
-    """Encode and write one shard; returns its record, with the rows that were left out."""
+    """Encode and write one shard; returns its record, with the skipped rows."""
     dictionaries, _ = load_dictionaries(task.dictionaries)
     store = CodeStore.open(task.codes)
     encoder = Encoder(dictionaries, task.annealing.beam, task.annealing.stage)

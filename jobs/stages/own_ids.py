@@ -1,4 +1,4 @@
-"""The user's own ids, copied first of all: bad ids are refused before hours of training."""
+"""The user's own ids, copied before all other work: bad ids are refused before hours of training."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,12 +19,12 @@ LEAST_ROOM = 16 * MIB
 
 
 def input_fingerprint(source: VectorSource, ids: IdSource | None) -> dict[str, Any]:
-    """What a build is made from: vectors, and ids if there are any."""
+    """Fingerprint of the input of a build: vectors, and ids if there are any."""
     return source.fingerprint() | (ids.fingerprint() if ids is not None else {})
 
 
 def same_vectors(source: VectorSource, fingerprint: dict[str, Any]) -> bool:
-    """Whether these are the vectors of an input, whatever its ids are."""
+    """Whether these are the vectors of an input, regardless of its ids."""
     return all(fingerprint.get(name) == value for name, value in source.fingerprint().items())
 
 
@@ -49,7 +49,7 @@ def has_own_ids(job: JobRecord) -> bool:
 
 
 def note_own_ids(job: JobRecord, record: FileRecord) -> None:
-    """Note that the file of own ids is complete."""
+    """Record that the file of own ids is complete."""
     save_facts(job, replace(read_facts(job), own_ids=record))
 
 

@@ -1,4 +1,4 @@
-"""The stages of a job on its directory, each of which continues where it was stopped.
+"""The stages of a job, each of which continues where it was stopped.
 
     train    build-<id>/dictionaries             checkpoint in work-<id>/trainer
     encode   build-<id>/codes.zarr, or a URL     one task per shard
@@ -6,9 +6,9 @@
     build    work-<id>/parts/<partition>         one task per partition, cut by work-<id>/splits
     commit   build-<id>/tree/*, then manifest    in this process
 
-A build, an append and a compaction run the same stages in this order; what they differ in is what the stages
-start from (`StageInputs`). A partition counts as done when its output has its final name and its record is
-written, in this order.
+A build, an append and a compaction run the same stages in this order; they differ in the inputs of the stages
+(`StageInputs`). A partition counts as done when its output has been renamed and its record written, in this
+order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ from aggtree.jobs.stages.build import (
     load_splits,
     save_splits,
 )
-from aggtree.jobs.stages.code_location import open_codes, shard_records, store_records
+from aggtree.jobs.stages.code_location import open_codes, remote_codes, shard_records, store_records
 from aggtree.jobs.stages.commit import placed
 from aggtree.jobs.stages.drift import DRIFT_ROWS, note_training_error
 from aggtree.jobs.stages.encode import EncodeTask, encode_shard
@@ -46,7 +46,6 @@ from aggtree.storage.errors import JobError, SourceError
 from aggtree.storage.index.build_report import write_report
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_state
-from aggtree.storage.index.file_record import RemoteCodes
 from aggtree.storage.index.format import DICTIONARIES
 from aggtree.storage.index.manifest import commit_manifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
@@ -61,12 +60,12 @@ SPLITS = "splits"
 
 @dataclass(frozen=True, kw_only=True)
 class StageInputs:
-    """What the stages of a job start from.
+    """The inputs of the stages of a job.
 
-    source : the vectors, open; None when no stage that is to run needs them.
-    dictionaries : trained before, to be used or to go on from, as the recipe states.
-    code_tasks : what makes codes without encoding: the function, and its task for each shard of the store.
-    kept : file with a bit for each row that is not left out; None for all.
+    source : the open source of vectors; None if no stage to run needs it.
+    dictionaries : trained before, to use or to continue, as the recipe states.
+    code_tasks : produces codes without encoding: the function, and its task for each shard of the store.
+    kept : file with a bit for each row that is not skipped; None for all.
     """
 
     source: VectorSource | None = None
@@ -77,9 +76,9 @@ class StageInputs:
 
 @dataclass(kw_only=True)
 class Stages:
-    """One job: its record on disk, what it starts from, and what it runs with.
+    """The stages of one job: its record on disk, its inputs, and its runner.
 
-    left_out : rows that are in no tree, as far as the stages that ran know.
+    left_out : number of rows that the stages skipped, as far as they ran.
     """
 
     job: JobRecord
@@ -93,7 +92,7 @@ class Stages:
         note_source(self.job, self.inputs.source)
 
     def run(self, first: StageName = "train", last: StageName = "commit") -> int:
-        """Run the stages from `first` to `last`; returns the rows that are in the index, or are to be."""
+        """Run the stages from `first` to `last`; returns the number of rows of the index."""
         for name in STAGES[STAGES.index(first) : STAGES.index(last) + 1]:
             getattr(self, name)()
         return self.rows - self.left_out
@@ -119,7 +118,7 @@ class Stages:
         return self.job.work_directory / PARTITIONS
 
     def train(self) -> None:
-        """Learn the dictionaries, or take some that were trained before, unless they are there."""
+        """Train the dictionaries or copy reused ones, unless they exist."""
         reused = self.inputs.dictionaries
         if self.job.done("train") and self.dictionaries.exists():
             return
@@ -187,7 +186,7 @@ class Stages:
         return [number for number in range(store.shards) if number not in present]
 
     def _refuse_changed(self, source: VectorSource) -> None:
-        """An index of rows of two states of a source would be an index of neither."""
+        """Refuse a source that changed: the index would mix rows of two states."""
         if same_vectors(source, self.job.source):
             return
         for stage in ("train", "encode"):
@@ -195,7 +194,7 @@ class Stages:
         raise SourceError(f"{source.spec}: was changed while it was read; build again with `replace`")
 
     def sort(self) -> None:
-        """Sort the shards whose runs are missing, unless the partitions made from them are all there."""
+        """Sort the shards whose runs are missing, unless all partitions built from them exist."""
         if self._partitions_are_ready():
             return
         store = self._code_store()
@@ -260,7 +259,7 @@ class Stages:
         finish_job(self.job.index)
 
     def _describe(self) -> SegmentManifest:
-        """Write the tree's files; returns what the manifest records of this build."""
+        """Write the tree's files; returns the segment for the manifest."""
         partitions, progress = sorted(self.job.done("build")), self.runner.progress
         progress.begin("commit", len(partitions) * (len(self.recipe.words) + 1), unit="slices")
         reported = 0
@@ -281,6 +280,7 @@ class Stages:
             progress=advance,
         )
         codes = store_records(self.job, self._code_store())
+        vectors, vectors_seal = source_location(self.job)
         return describe_build(
             self.job.index,
             self.job.build,
@@ -289,8 +289,9 @@ class Stages:
             source_rows=self.rows,
             parameters=self.job.parameters,
             source=self.job.source,
-            remote_codes=RemoteCodes(location=self.job.codes, files=codes) if self.job.codes else None,
-            vectors=source_location(self.job),
+            remote_codes=remote_codes(self.job, codes),
+            vectors=vectors,
+            vectors_seal=vectors_seal,
             metric=self.recipe.metric,
             own_ids=own_ids_record(self.job),
         )
@@ -307,7 +308,7 @@ class Stages:
         return open_codes(self.job, self.recipe)
 
     def _partitions_are_ready(self) -> bool:
-        """Whether every partition was built, so that the runs, which are removed then, are not needed."""
+        """Whether every partition was built, so that the runs are not needed any more."""
         done = self.job.done("build")
         if not done or not self.splits.exists():
             return False
@@ -318,7 +319,7 @@ class Stages:
         )
 
     def _splits(self, runs: Sequence[Path]) -> Splits:
-        """The cut of an earlier run, if its partitions fit the present budget; otherwise a new one."""
+        """The partitioning of an earlier run, if it fits the present budget; otherwise a new one."""
         if self.splits.exists():
             splits = load_splits(self.splits)
             if np.diff(splits.sum(axis=1)).max() <= self.plan.partition_rows:
@@ -331,5 +332,5 @@ class Stages:
 
 
 def _has_size(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether the output of a finished task is there with the size in its record."""
+    """Whether the output of a finished task exists with the size in its record."""
     return path.is_file() and path.stat().st_size == record["bytes"]

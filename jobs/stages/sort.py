@@ -18,8 +18,8 @@ from aggtree.storage.work.runs import write_run
 class SortTask:
     """Shard `number` of the store at `codes`, rows start..stop, sorted into the file `run`.
 
-    skip : rows that have no valid code and are left out, ascending.
-    kept : file with a bit for each row of the store that is not left out either; None for all.
+    skip : rows without a valid code, ascending.
+    kept : file with a bit for each row of the store to keep; None for all.
     wide_ids : ids of 8 bytes, for more than 2³² rows.
     """
 

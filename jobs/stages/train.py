@@ -1,7 +1,7 @@
-"""Stage 1: the dictionaries, from the stream of vectors in batches.
+"""Stage 1: train the dictionaries on a stream of batches.
 
 A wide first dictionary is learned in passes over rows from the whole source. The first batch is then
-annealed offline, round after round; each further batch refines what was learned. A small source is one batch,
+annealed offline, round after round; each further batch refines the dictionaries. A small source is one batch,
 from which the first dictionary is learned too. A checkpoint follows each pass, a few rounds, and each batch.
 The batches are fixed row ranges read in order, so the result depends on the rows and the parameters alone.
 Threads work on fixed blocks inside a batch; their number changes the time, not the bytes.
@@ -10,18 +10,20 @@ Threads work on fixed blocks inside a batch; their number changes the time, not 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.coding.stages import stages
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams
 from aggtree.engine.training.staged import Trainer, make_trainer, trainer_from_state
 from aggtree.engine.training.wide_dictionary_trainer import PASSES, FirstDictionaryTrainer
+from aggtree.engine.training.work import fit_work
 from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, training_rows
 from aggtree.jobs.running.progress import Progress
 from aggtree.jobs.running.streams import as_dask_array, invalid_rows, read_in_order
@@ -39,12 +41,12 @@ State = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob:
-    """What training reads and writes.
+    """Inputs and outputs of training.
 
-    checkpoint : file of the state of whichever trainer is at work: the first dictionary's, then the annealer.
+    checkpoint : file of the state of the current trainer: that of the first dictionary, then the annealer.
     dictionaries : file that appears when training is done.
-    skip_invalid : leave out rows with NaN or infinite values.
-    start : file of dictionaries to go on from, of which a wide first one stays; None to start from scratch.
+    skip_invalid : skip rows with NaN or infinite values.
+    start : file of dictionaries to continue, of which a wide first one is kept; None to start from scratch.
     """
 
     params: AnnealingParams
@@ -57,7 +59,7 @@ class TrainJob:
 
     @property
     def wide_words(self) -> int:
-        """Words of a wide first dictionary that is to be learned; 0 when there is none."""
+        """Words of a wide first dictionary to be learned; 0 if there is none."""
         learned = CodeLayout(self.params.words).wide and self.start is None
         return self.params.words[0] if learned else 0
 
@@ -73,8 +75,9 @@ def thread_map(threads: int) -> Iterator[Map]:
 
 
 def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, progress: Progress) -> float:
-    """Learn dictionaries and write them; returns the mean squared error of the last batch."""
-    rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words)
+    """Train dictionaries and write them; returns the mean squared error of the last batch."""
+    spread = job.params.early_rows > 0
+    rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words, spread=spread)
     state = load_state(job.checkpoint) if job.checkpoint.exists() else {}
     with single_threaded_blas(), thread_map(threads) as mapper:
         run = _Training(source, job, rows, ahead, mapper, progress)
@@ -90,7 +93,7 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
 
 
 def learning_curve(state: State) -> dict[str, Any]:
-    """What the last checkpoint knows of the errors: as `BuildReport` has them."""
+    """The errors in the last checkpoint, as in `BuildReport`."""
     errors = state["distortions"].tolist()
     later = max(0, int(state[BATCHES_DONE][0]) - 1)
     return {"distortions": errors, "rounds": max(0, len(errors) - 1 - later)}
@@ -98,7 +101,7 @@ def learning_curve(state: State) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Training:
-    """One run of the job, from where the last one was stopped."""
+    """One run of the job, which continues where the last one was stopped."""
 
     source: VectorSource
     job: TrainJob
@@ -117,22 +120,23 @@ class _Training:
         """Row passes of the first dictionary: one draws words, the others move them."""
         return (1 + PASSES) * self.pass_rows
 
-    @property
-    def all_rounds(self) -> int:
-        """Rounds that may come, of all stages; of each stage but the first one more, which starts it."""
-        count = max(1, len(stages(CodeLayout(self.job.params.words), self.job.params.stage)))
-        return count * self.job.params.rounds + count - 1
+    @cached_property
+    def fit_work(self) -> NDArray[np.float64]:
+        """Work of the first batch up to its start, and up to each possible round of each stage."""
+        params = self.job.params
+        if self.job.start is not None:
+            params = replace(params, early_rows=0, early_beam=0)
+        learns = self.job.wide_words > 0 and not self.rows.first
+        return np.cumsum(fit_work(params, self.rows.batch_rows, learns_first=learns))
 
     def batch_work(self, batches: int, rounds: int = 0) -> int:
-        """Row passes of so many batches, or of `rounds` of the first when there are none.
-
-        A row of the first batch counts once for each round that may come, and once before.
-        """
-        size = self.rows.batches[0][1] - self.rows.batches[0][0]
-        return size * (batches + self.all_rounds if batches else rounds)
+        """Row passes of the given batches, or of `rounds` of the first if there are none."""
+        if batches == 0:
+            return int(self.fit_work[min(rounds, len(self.fit_work)) - 1]) if rounds else 0
+        return int(self.fit_work[-1]) + self.rows.batch_rows * (batches - 1)
 
     def begin(self, done: int) -> None:
-        total = self.first_work + self.batch_work(len(self.rows.batches))
+        total = self.first_work + self.batch_work(self.rows.count)
         self.progress.begin("train", total, done=done, unit="row passes")
 
     def advance_to(self, done: int) -> None:
@@ -170,7 +174,7 @@ class _Training:
             self.advance_to(self.first_work + self.batch_work(0, number + 1))
 
         start = None if self.job.start is None else load_dictionaries(self.job.start)[0]
-        for rows in self.read(self.rows.batches[done:]):
+        for rows in self.read_batches(done):
             if done:
                 trainer.partial_fit(rows, map=self.map)
             else:
@@ -179,6 +183,21 @@ class _Training:
             done += 1
             save()
             self.advance_to(self.first_work + self.batch_work(done))
+
+    def read_batches(self, done: int) -> Iterator[NDArray[Any]]:
+        """The usable rows of each batch behind the first `done`, in order."""
+        pieces = self.rows.pieces
+        ranges = self.read(self.rows.batches[done * pieces :])
+        if pieces == 1:
+            yield from ranges
+            return
+        for _ in range(done, self.rows.count):
+            batch = np.empty((self.rows.batch_rows, self.source.dimension), self.source.dtype)
+            filled = 0
+            for rows in islice(ranges, pieces):
+                batch[filled : filled + len(rows)] = rows
+                filled += len(rows)
+            yield batch[:filled]
 
     def read(self, ranges: Sequence[Range]) -> Iterator[NDArray[Any]]:
         """The usable rows of each range, in order."""

@@ -1,6 +1,6 @@
-"""What a build took, kept beside the manifest for people: no part of the index, and never checked against it.
+"""Time and memory of a build, stored beside the manifest: not part of the index, and not verified.
 
-    sift.index/report.json   sealed record: the build, what each stage took, and how the error fell
+    sift.index/report.json   sealed record: the build, time and memory of each stage, and the learning curve
 
 Times and memory differ from run to run while the files of a build do not, so they are kept apart from them.
 An index without this file, or with that of another build, is as good as any.
@@ -14,18 +14,18 @@ from typing import Any
 
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import AggtreeError, IndexFormatError
+from aggtree.storage.index.format import REPORT
 from aggtree.storage.sealed_json import read_beside, write_sealed
 from aggtree.storage.work.job_facts import add_figures, read_facts
 from aggtree.storage.work.job_record import JobRecord
 
-REPORT = "report.json"
 FORMAT = "aggtree build report"
 VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageFigures:
-    """What the run that finished a stage took; runs that were killed before it are not counted.
+    """Time and memory of the run that finished a stage; runs that were killed before are not counted.
 
     began : seconds since 1970.
     done : units of work of this run, `total` of all runs; rows, or passes over rows in training.
@@ -89,13 +89,13 @@ class BuildReport:
 
 
 def record_stage(job: JobRecord, figures: StageFigures) -> None:
-    """Keep what a stage took until the commit; a disk that cannot take it is no reason to stop."""
+    """Keep the figures of a stage until the commit; a failing disk does not stop the job."""
     with suppress(AggtreeError):
         add_figures(job, figures.to_json())
 
 
 def write_report(job: JobRecord) -> None:
-    """Put the figures of a build that was committed beside its manifest, after those of an earlier repair."""
+    """Write the figures of a committed build beside its manifest, after those of an earlier repair."""
     with suppress(AggtreeError, KeyError, TypeError, ValueError):
         known = read_report(job.index, job.build)
         stages: list[Json] = [figures.to_json() for figures in known.stages] if known else []
@@ -110,7 +110,7 @@ def write_report(job: JobRecord) -> None:
 
 
 def read_report(index: Path, build: str) -> BuildReport | None:
-    """The report of this build; None when there is none, or of another build only.
+    """The report of this build; None if there is none, or only one of another build.
 
     IndexFormatError when it is damaged.
     """

@@ -35,7 +35,7 @@ MAX_CHUNK_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """A shard that was written: what a job keeps of it, and what the manifest records of its file."""
+    """A shard that was written, as recorded by the job and by the manifest."""
 
     shard: int
     rows: int
@@ -59,7 +59,7 @@ class ShardRecord:
 
 
 class _Files(Protocol):
-    """Where the store's files are: in a local directory or behind an fsspec URL."""
+    """Access to the store's files, in a local directory or behind an fsspec URL."""
 
     def put(self, key: str, data: bytes) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -113,7 +113,7 @@ class CodeStore:
         return shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.rows)
 
     def write_shard(self, shard: int, codes: NDArray[np.uint8]) -> ShardRecord:
-        """Write all rows (r, width) uint8 of a shard; it is there completely or not at all."""
+        """Write all rows (r, width) uint8 of a shard; it exists completely or not at all."""
         start, stop = self.shard_range(shard)
         if codes.shape != (stop - start, self.width) or codes.dtype != np.uint8:
             expected = f"uint8 ({stop - start}, {self.width})"
@@ -123,21 +123,21 @@ class CodeStore:
         return _shard_record(shard, stop - start, data)
 
     def present(self, records: Mapping[int, ShardRecord]) -> set[int]:
-        """Which of the recorded shards are there with their size; cheap."""
+        """The recorded shards whose files exist with their size; cheap."""
         sizes = self._files.sizes([shard_key(shard) for shard in records])
         return {shard for shard, record in records.items() if sizes.get(shard_key(shard)) == record.bytes}
 
     def check_shard(self, record: ShardRecord) -> bool:
-        """Whether every byte of the shard is as recorded."""
-        return bool(self.present({record.shard: record})) and self.stored_record(record.shard) == record
+        """Whether every byte of the shard matches its checksum."""
+        return bool(self.present({record.shard: record})) and self.recomputed_record(record.shard) == record
 
-    def stored_record(self, shard: int) -> ShardRecord:
-        """The record of a shard from the bytes that are there."""
+    def recomputed_record(self, shard: int) -> ShardRecord:
+        """The record of a shard, computed from its stored bytes."""
         start, stop = self.shard_range(shard)
         return _shard_record(shard, stop - start, self._files.get(shard_key(shard)))
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Codes (stop - start, width) uint8 of a range of rows; the chunks' checksums are compared."""
+        """Codes (stop - start, width) uint8 of a range of rows; the checksums of the chunks are verified."""
         if not 0 <= start <= stop <= self.rows:
             raise ValueError(f"rows {start}..{stop}: {self.location} has {self.rows}")
         shards = range(start // self.shard_rows, -(-stop // self.shard_rows))
@@ -189,7 +189,7 @@ class CodeStore:
             yield FileRecord(path=f"{prefix}{shard_key(shard)}", bytes=record.bytes, blocks=record.blocks)
 
     def bad_blocks(self, record: FileRecord) -> list[int]:
-        """Blocks of one of the store's files, named by its path in the store, that are not as recorded."""
+        """Blocks of a file, named by its path in the store, whose checksums do not match."""
         checksums = BlockChecksums()
         checksums.add(self._files.get(record.path))
         if checksums.bytes != record.bytes:
@@ -210,7 +210,7 @@ def create_code_store(
     chunk_rows: int = CHUNK_ROWS,
     build: str = "",
 ) -> CodeStore:
-    """Make an empty store at a local path or fsspec URL; fewer rows than a chunk make one small chunk.
+    """Make an empty store at a local path or fsspec URL; fewer rows than a chunk become one small chunk.
 
     build : id of the build, kept in the metadata of a store that is not inside its index.
     """
@@ -282,7 +282,7 @@ def _encode(codes: NDArray[np.uint8], shard_rows: int, chunk_rows: int) -> bytes
 
 
 def _parse_metadata(text: bytes) -> tuple[int, int, int, int]:
-    """Rows, width, rows of a shard and of a chunk; any exception when this is no code store."""
+    """Rows, width, rows of a shard and of a chunk; any exception if this is not a code store."""
     metadata = json.loads(text)
     (rows, width), (shard_rows, shard_width) = (
         metadata["shape"],

@@ -1,4 +1,4 @@
-"""What a manifest records of files and sources, how files are compared with the disk, how fields are read.
+"""Records of files and sources in a manifest: how they are read, and compared with the disk.
 
 Nothing in a record is trusted: a field of another kind than expected is a TypeError or ValueError.
 """
@@ -68,19 +68,23 @@ class RemoteCodes:
 
     location : its URL. Only verifying and repairing go there; queries never do.
     files : its files, their paths below that URL.
+    seal : of the user who named the location; see `storage/places.py`.
     """
 
     location: str
     files: tuple[FileRecord, ...]
+    seal: str = ""
 
     def to_json(self) -> dict[str, Json]:
-        return {"location": self.location, "files": [record.to_json() for record in self.files]}
+        record: dict[str, Json] = {"seal": self.seal} if self.seal else {}
+        return record | {"location": self.location, "files": [file.to_json() for file in self.files]}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "RemoteCodes":
         made = cls(
             location=as_text(record["location"]),
             files=tuple(FileRecord.from_json(item) for item in record["files"]),
+            seal=as_text(record.get("seal", "")),
         )
         if "://" not in made.location:
             raise ValueError(f"codes at {made.location[:80]!r}, which is no URL")
@@ -96,15 +100,18 @@ class SourcePiece:
 
     first_row, rows : where they are among the rows of the index.
     source : the fingerprint. vectors : what opens the source again, or "".
+    vectors_seal : of the user who named `vectors`; see `storage/places.py`.
     """
 
     first_row: int
     rows: int
     source: dict[str, Any]
     vectors: str = ""
+    vectors_seal: str = ""
 
     def to_json(self) -> dict[str, Json]:
         record: dict[str, Json] = {"first_row": self.first_row, "rows": self.rows, "source": self.source}
+        record |= {"vectors_seal": self.vectors_seal} if self.vectors_seal else {}
         return record | ({"vectors": self.vectors} if self.vectors else {})
 
     @classmethod
@@ -114,12 +121,13 @@ class SourcePiece:
             rows=as_count(record["rows"]),
             source=dict(record["source"]),
             vectors=as_text(record.get("vectors", "")),
+            vectors_seal=as_text(record.get("vectors_seal", "")),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRows:
-    """Which rows of an index were not deleted.
+    """The rows of an index that were not deleted.
 
     file : a bit for each row. deleted : how many rows of the trees have none.
     """
@@ -144,7 +152,7 @@ def check_files(index: Path, files: Iterable[FileRecord]) -> None:
 
 
 def file_problem(index: Path, record: FileRecord) -> str:
-    """What is wrong with a file's presence and size; "" for nothing."""
+    """Why a file is missing or has the wrong size; "" if it has not."""
     path = index
     try:
         # No component below the index may be a link: it could lead out of the directory.

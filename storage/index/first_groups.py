@@ -1,8 +1,8 @@
-"""The groups of a very wide first level, made once when the tree is written, mapped by every reader.
+"""Groups of the words of a very wide first level, computed once with the tree and mapped by every reader.
 
-Grouping 65,536 words takes longer than all else that opening does, and a copy of them more memory than a
-query process should own; in a file they are shared by all processes. The file is optional: a reader that
-has none groups the words itself, and answers the same.
+Grouping 65,536 words takes longer than everything else at opening, and a private copy of the groups more
+memory than a query process should have; all processes share the file. The file is optional: without it a
+reader groups the words itself, and returns the same answers.
 """
 
 from itertools import pairwise
@@ -38,7 +38,7 @@ BEFORE_QUADS["differences"] = "|i1"
 def write_first_groups(
     index: Path, build: str, nodes: int, *, by_angle: bool = False
 ) -> tuple[FileRecord, ...]:
-    """Group the level-1 nodes of a tree whose files are in place; nothing when queries score them all.
+    """Group the level-1 nodes of a tree whose files are in place; no file if queries score them all.
 
     by_angle : whether queries rank nodes by the angle to their words, whatever the words' lengths.
     """
@@ -86,7 +86,7 @@ def load_first_groups(index: Path, segment: SegmentManifest) -> FirstGroups | No
 
 
 def _quads(differences: NDArray[Any], group_start: NDArray[Any]) -> NDArray[np.uint8]:
-    """Differences as files had them before: for each group an array (d, columns), without quads."""
+    """Differences as in files of earlier versions: for each group an array (d, columns), without quads."""
     columns = int(group_start[-1]) if len(group_start) else 0
     rows = len(differences) // max(columns, 1)
     parts = [

@@ -9,13 +9,16 @@
         tree/<array>         raw little-endian arrays, no header; dtype and length are in the manifest
         own_ids              the user's id of each row, int64, if there are any
       live-<crc>             a bit for each row that was not deleted, if any was
+      report.json            what the build took; optional, beside the index
+      tuning.json            what was measured by searching; optional, beside the index
       work-<id>/             state of a build that is not finished
-      lock                   who is building
+      lock                   names the process that builds
 
 The tree's nodes are in breadth-first order, level after level, leaves in the order of their nodes, so
 the position of every level follows from the counts per level: `TreeCounts` derives all lengths.
 """
 
+import re
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -39,9 +42,12 @@ FIRST_GROUPS = "first_level"
 CODES = "codes.zarr"
 TREE = "tree"
 OWN_IDS = "own_ids"
+REPORT = "report.json"
+TUNING = "tuning.json"
 LIVE_PREFIX = "live-"
 BUILD_PREFIX = "build-"
 WORK_PREFIX = "work-"
+BUILD_ID = re.compile(r"[0-9a-f]{12}")
 
 MAX_COUNT = 2**48
 """Nodes, leaves and rows stay below, so that no product of counts and bytes overflows 64 bits."""
@@ -121,13 +127,13 @@ class TreeCounts:
     def record_bytes(self, level: int) -> int:
         """Bytes of a leaf of `level`: the norm, and the labels the path does not give.
 
-        Of leaves in planes, as they are unpacked: a byte for each label.
+        For leaves in planes, their size when unpacked: a byte for each label.
         """
         return self.norm_bytes + self.layout.width - self.layout.prefix_bytes(level)
 
     @property
     def offset_dtype(self) -> str:
-        """Of child_start and leaf_start."""
+        """Data type of child_start and leaf_start."""
         return "<u4" if self.nodes < 2**32 and self.leaves < 2**32 else "<u8"
 
     def lengths(self) -> dict[str, int]:

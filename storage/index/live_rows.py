@@ -28,18 +28,18 @@ def live_bits(index: Path, manifest: IndexManifest) -> NDArray[np.uint8]:
 
 
 def _whole_file(index: Path, record: FileRecord) -> NDArray[np.uint8]:
-    """The bytes of a file; IndexFormatError when they are not what was written."""
+    """The bytes of a file; IndexFormatError if its checksum does not match."""
     path = index / record.path
     check_files(index, [record])
     with explained(path):
         content = np.fromfile(path, np.uint8)
     if block_checksums(content) != record.blocks:
-        raise IndexFormatError(f"{path}: damaged, which rows were deleted is lost; copy the file again")
+        raise IndexFormatError(f"{path}: damaged, the deleted rows are unknown; copy the file again")
     return content
 
 
 def tree_bits(index: Path, segment: SegmentManifest) -> NDArray[np.uint8]:
-    """A bit for each row of a segment that is in its tree; others were left out when it was made."""
+    """A bit for each row of a segment that is in its tree; others were skipped when it was built."""
     return seen_bits(OpenSegment(index, segment).tree.ids, segment.source_rows)
 
 
@@ -53,7 +53,7 @@ def kept_bits(index: Path, manifest: IndexManifest) -> NDArray[np.uint8]:
 
 
 def write_live(index: Path, bits: NDArray[np.uint8], rows: int) -> LiveRows:
-    """Write the bits of `rows` rows beside the manifest, which is to name them."""
+    """Write the bits of `rows` rows beside the manifest; the next commit names the file."""
     path = f"{LIVE_PREFIX}{crc32c(bits):08x}"
     with replace_file(index / path, len(bits)) as file:
         file.write(bits)

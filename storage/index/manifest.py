@@ -43,13 +43,16 @@ from aggtree.storage.index.format import (
 from aggtree.storage.index.segment_manifest import SegmentManifest, check_segment
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 from aggtree.storage.version import __version__
+from aggtree.storage.work.directory import work_in
 
+MOST_WORDS = 300
+"""Characters of an error that may repeat what a manifest states."""
 _LIVE = re.compile(LIVE_PREFIX + r"[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexManifest:
-    """What a committed index is.
+    """A committed index: its segments and its deleted rows.
 
     segments : at least one, in the order of their rows.
     live : rows of all segments that were not deleted; None when none was.
@@ -62,7 +65,7 @@ class IndexManifest:
 
     @property
     def version(self) -> int:
-        """The lowest version of the format whose readers understand this index."""
+        """The lowest format version that describes this index."""
         if self.first_segment.planes:
             return PLANES_VERSION
         if self.appended_segments or self.first_segment.pieces or self.live:
@@ -71,12 +74,12 @@ class IndexManifest:
 
     @property
     def first_segment(self) -> SegmentManifest:
-        """The segment that the index was made with."""
+        """The first segment, made by `build`."""
         return self.segments[0]
 
     @property
     def appended_segments(self) -> tuple[SegmentManifest, ...]:
-        """The segments behind the first."""
+        """All segments but the first."""
         return self.segments[1:]
 
     @property
@@ -114,7 +117,7 @@ class IndexManifest:
 
     @property
     def all_source_rows(self) -> int:
-        """Rows of all sources: row numbers of the index are below."""
+        """Number of rows of all sources; every row number is smaller."""
         return sum(segment.source_rows for segment in self.segments)
 
     @property
@@ -175,8 +178,7 @@ def read_manifest(index: Path) -> IndexManifest:
     path = index / MANIFEST
     with explained(path):
         if not path.is_file():
-            remedy = "the build is not finished, run it again" if index.is_dir() else "no such directory"
-            raise IndexFormatError(f"{index}: no index here ({remedy})")
+            raise IndexFormatError(f"{index}: no index here ({_what_is_there(index)})")
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the manifest of an index")
@@ -189,7 +191,17 @@ def read_manifest(index: Path) -> IndexManifest:
             raise ValueError(f"version {record['version']} of an index of version {manifest.version}")
         return manifest
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IndexFormatError(f"{path}: contradicts itself: {error}") from error
+        what = " ".join(str(error).split())[:MOST_WORDS]
+        raise IndexFormatError(f"{path}: contradicts itself: {what}") from error
+
+
+def _what_is_there(index: Path) -> str:
+    """What a directory without a manifest is instead of an index."""
+    if any(work_in(index)):
+        return "the build is not finished, run it again"
+    if index.is_dir():
+        return f"a directory without {MANIFEST}; name that of an index, or build one"
+    return "a file, not a directory" if index.exists() else "no such directory"
 
 
 def commit_manifest(index: Path, manifest: IndexManifest) -> None:
@@ -205,7 +217,7 @@ def _check(manifest: IndexManifest) -> None:
     for segment in segments:
         check_segment(segment)
     if len({segment.build for segment in segments}) < len(segments):
-        raise ValueError("a build that is there twice")
+        raise ValueError("a build that is listed twice")
     if len({segment.file(DICTIONARIES).blocks for segment in segments}) > 1:
         raise ValueError("segments of different dictionaries")
     shared = {
@@ -224,6 +236,6 @@ def _check(manifest: IndexManifest) -> None:
     if live is None:
         return
     if not _LIVE.fullmatch(live.file.path) or live.file.bytes != -(-manifest.all_source_rows // 8):
-        raise ValueError(f"{live.file.bytes} bytes of {live.file.path[:80]!r} for the rows that are there")
+        raise ValueError(f"{live.file.bytes} bytes of {live.file.path[:80]!r} for the existing rows")
     if manifest.live_rows < 0 or live.deleted == 0:
         raise ValueError(f"{live.deleted} deleted rows")

@@ -1,7 +1,7 @@
 """The file of the user's own ids: an int64 for each row of the source, in the order of the rows.
 
-The tree holds row numbers, which lead to the vectors; the last step of a search puts own ids in their
-place. The file is copied in blocks when a build starts and belongs to the build as its other files do.
+The tree holds row numbers, which locate the vectors; the last step of a search replaces them by own
+ids. The file is copied in blocks when a build starts and belongs to the build like its other files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,7 +83,7 @@ def _refuse_known(ids: IdSource, known: KnownIds, most: int) -> None:
 
 
 def _refuse_equal(ids: IdSource, most: int) -> None:
-    """SourceError if an id is there twice. Each pass compares the ids of one share of all hashes."""
+    """SourceError if two rows have the same id. Each pass compares the ids of one share of all hashes."""
     for kept in _sorted_shares(ids, most):
         equal = np.flatnonzero(kept[1:] == kept[:-1])
         if len(equal):
@@ -124,7 +124,7 @@ class OwnIds:
             yield block[unpacked(live, first + start, first + start + len(block))]
 
     def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids of row numbers of any shape; -1 stays, and a row that is not there is no answer either."""
+        """Ids of row numbers of any shape; -1 stays, and a row outside the index becomes -1."""
         ids = np.full(rows.shape, NO_ANSWER, np.int64)
         for first, segment_ids in zip(self._starts.tolist(), self._segments, strict=False):
             inside = (rows >= first) & (rows < first + len(segment_ids))

@@ -58,7 +58,7 @@ class Index:
         self._lock = threading.Lock()
 
     def _open(self) -> Snapshot:
-        """The state that a call keeps to from here on; ValueError after `close`."""
+        """The state that a call uses from start to end; ValueError after `close`."""
         snapshot = self._snapshot
         if snapshot is None:
             raise ValueError(f"{self.path}: the index is closed")
@@ -209,7 +209,7 @@ class Index:
 
     @property
     def params(self) -> SearchParams:
-        """The parameters of a search that names none."""
+        """The default parameters of a search."""
         return self._open().space.default_params
 
     @property
@@ -252,7 +252,7 @@ class Index:
 
     @property
     def raw_vectors(self) -> IndexVectors:
-        """The vectors the index was built from; SourceError when they are gone or have changed."""
+        """The vectors the index was built from; SourceError if they are missing or have changed."""
         return self._open().vectors.open()
 
     @property
@@ -341,7 +341,7 @@ def open_index(path: str | os.PathLike[str], vectors: Vectors | None = None) -> 
 
 
 def _next_snapshot(path: Path, manifest: IndexManifest, before: Snapshot) -> Snapshot:
-    """The state that a manifest describes: the one before, or a new one that shares what stayed."""
+    """The state that a manifest describes: the present one, or a new one that shares unchanged segments."""
     if manifest == before.manifest:
         return before
     return Snapshot(path, manifest, before.vectors.for_state(manifest), before)
@@ -361,11 +361,11 @@ def _open_newest(index: Path, make: Callable[[IndexManifest], Snapshot]) -> tupl
             if latest == manifest:
                 raise
             manifest = latest
-    raise IndexFormatError(f"{index}: replaced again and again while it was opened")
+    raise IndexFormatError(f"{index}: replaced repeatedly while it was opened")
 
 
 def _stamp(index: Path) -> Stamp:
-    """Of the manifest's file, which each commit replaces; taken before it is read, so never too new."""
+    """Identifies the manifest's file, which each commit replaces; taken before reading, so never too new."""
     with explained(index / MANIFEST):
         try:
             status = (index / MANIFEST).stat()

@@ -12,9 +12,9 @@ from typing import Any
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams, Metric
-from aggtree.engine.tree.planes import fits_planes
+from aggtree.engine.tree.planes import allows_planes
 from aggtree.storage.atomic import Json
-from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.errors import IndexFormatError, SourceError
 from aggtree.storage.index.file_record import (
     NAME,
     FileRecord,
@@ -37,6 +37,7 @@ from aggtree.storage.index.format import (
     TreeCounts,
     build_name,
 )
+from aggtree.storage.places import may_open, refusal
 from aggtree.storage.sources.base import MAX_DIMENSION
 
 _BUILD = re.compile(r"[0-9a-f]{12}")
@@ -52,14 +53,14 @@ class SegmentManifest:
     dimension, words, norm_bytes, planes, metric, own_ids : the same for all segments of an index.
         words : sizes of the dictionaries.
         planes : whether leaves are stored in planes.
-        metric : what queries are answered by: l2, ip or cosine.
+        metric : distance of queries: l2, ip or cosine.
         own_ids : whether the file `own_ids` gives the user's id of each row; the tree's ids are row numbers.
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
     files : all files in the build's directory.
-    parameters, source : how the segment was built, and the fingerprint of what from; for people and for
-        resume.
+    parameters, source : parameters of the build and fingerprint of its source, for people and to resume.
     codes : where the codes are, if not among the files.
     vectors : what opens the source again, for re-ranking; "" for an array, which nothing opens again.
+    vectors_seal : of the user who named `vectors`; see `storage/places.py`.
     first_row : row of the index that is the first of this segment.
     pieces : the sources of a build that was made from several, in the order of their rows.
     distortion : mean squared error, of the first segment's training rows and of a sample of an appended
@@ -81,6 +82,7 @@ class SegmentManifest:
     source: dict[str, Any] = field(default_factory=dict)
     codes: RemoteCodes | None = None
     vectors: str = ""
+    vectors_seal: str = ""
     metric: Metric = "l2"
     first_row: int = 0
     pieces: tuple[SourcePiece, ...] = ()
@@ -109,13 +111,25 @@ class SegmentManifest:
     def all_pieces(self) -> tuple[SourcePiece, ...]:
         """Every source of the segment, also if it is a single one."""
         whole = SourcePiece(
-            first_row=self.first_row, rows=self.source_rows, source=self.source, vectors=self.vectors
+            first_row=self.first_row,
+            rows=self.source_rows,
+            source=self.source,
+            vectors=self.vectors,
+            vectors_seal=self.vectors_seal,
         )
         return self.pieces or (whole,)
 
     def codes_at(self, index: Path) -> str | Path:
-        """The code store of this segment of `index`: a URL, or a path in the build's directory."""
-        return self.codes.location if self.codes else index / self.directory / CODES
+        """The code store of this segment of `index`, to be opened: a URL, or a path in the build's directory.
+
+        SourceError for a URL that may not be opened unasked.
+        """
+        if self.codes is None:
+            return index / self.directory / CODES
+        if not may_open(self.codes.location, self.codes.seal):
+            remedy = "build the index again with `codes`"
+            raise SourceError(refusal(index, "codes", self.codes.location, remedy))
+        return self.codes.location
 
     @property
     def code_bytes(self) -> int:
@@ -140,6 +154,7 @@ class SegmentManifest:
         """What is recorded of this segment alone; what all segments share is recorded once per index."""
         optional: dict[str, Json] = {"codes": self.codes.to_json()} if self.codes else {}
         optional |= {"vectors": self.vectors} if self.vectors else {}
+        optional |= {"vectors_seal": self.vectors_seal} if self.vectors_seal else {}
         optional |= {"pieces": [piece.to_json() for piece in self.pieces]} if self.pieces else {}
         optional |= {"first_row": self.first_row} if self.first_row else {}
         optional |= {"distortion": self.distortion} if self.distortion is not None else {}
@@ -173,6 +188,7 @@ class SegmentManifest:
             files=tuple(FileRecord.from_json(item) for item in record["files"]),
             codes=RemoteCodes.from_json(record["codes"]) if "codes" in record else None,
             vectors=as_text(record.get("vectors", "")),
+            vectors_seal=as_text(record.get("vectors_seal", "")),
             metric=as_metric(index.get("metric", "l2")),
             first_row=as_count(record.get("first_row", 0)),
             pieces=tuple(SourcePiece.from_json(item) for item in record.get("pieces", ())),
@@ -182,8 +198,8 @@ class SegmentManifest:
 
 def check_segment(segment: SegmentManifest) -> None:
     """ValueError when a segment contradicts itself."""
-    _check_counts(segment)
     _check_paths(segment)
+    _check_counts(segment)
     _check_pieces(segment)
 
 
@@ -198,7 +214,7 @@ def _check_counts(segment: SegmentManifest) -> None:
         raise ValueError("level 0 is not one root without leaves")
     if segment.norm_bytes not in ((0, 1) if segment.planes else (1, 2, 4)):
         raise ValueError(f"norms of {segment.norm_bytes} bytes")
-    if segment.planes and not (fits_planes(segment.layout) and segment.level_leaves[1] == segment.rows):
+    if segment.planes and not (allows_planes(segment.layout) and segment.level_leaves[1] == segment.rows):
         raise ValueError("leaves in planes behind long dictionaries, or below level 1")
     if sum(segment.level_leaves) != segment.rows or not 1 <= segment.rows <= segment.source_rows:
         raise ValueError(

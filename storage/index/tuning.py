@@ -14,9 +14,9 @@ from typing import Any
 from aggtree.engine.search.tuned import TunedPoint, Tuning
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.index.format import TUNING
 from aggtree.storage.sealed_json import read_beside, write_sealed
 
-TUNING = "tuning.json"
 FORMAT = "aggtree tuning"
 VERSION = 1
 
@@ -50,7 +50,7 @@ def point_from_json(record: Mapping[str, Any]) -> TunedPoint:
 
 
 def write_tuning(index: Path, tuning: Tuning) -> None:
-    """Put the measurements beside the manifest."""
+    """Write the measurements beside the manifest."""
     points: dict[str, Json] = {
         str(k): [point_to_json(point) for point in points] for k, points in tuning.points.items()
     }
@@ -60,7 +60,7 @@ def write_tuning(index: Path, tuning: Tuning) -> None:
 
 
 def read_tuning(index: Path, build: str) -> Tuning | None:
-    """The measurements of this build; None when there are none, or of another build only.
+    """The measurements of this build; None if there are none, or only those of another build.
 
     IndexFormatError when they are damaged.
     """

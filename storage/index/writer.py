@@ -1,4 +1,4 @@
-"""From partitions to a committed index: the partitions' levels are copied one after another, offsets added.
+"""From partitions to a committed index: copy the levels of all partitions one after another, add offsets.
 
 A node that spans partitions is written by the partition that holds its first row, and ends where the next
 node begins, so stitching is concatenation per level. Memory is one block, whatever the size.
@@ -36,7 +36,7 @@ ROWS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class StitchedTree:
-    """What the manifest must know of the tree's files."""
+    """The properties of the tree's files that the manifest records."""
 
     norm_bytes: int
     planes: bool
@@ -58,8 +58,8 @@ def stitch_partitions(
 ) -> StitchedTree:
     """Write build-<id>/tree from the partitions of consecutive ranges of the (code, id) order.
 
-    Every byte of the partitions is compared with its checksum first. `progress` is told the number of
-    slices copied so far and of all slices; a slice is one level of one partition.
+    The checksums of the partitions are verified first. `progress` is called with the number of slices copied
+    so far and the number of all slices; a slice is one level of one partition.
     """
     nodes, leaves, id_dtype = _count(partitions, layout)
     shape = tree_shape(nodes, leaves, layout, norm_bytes, planes)
@@ -103,7 +103,7 @@ def stitch_partitions(
 
 
 def file_record(index: Path, path: str) -> FileRecord:
-    """The manifest entry of a file that is in place, read from its bytes."""
+    """The manifest entry of an existing file, computed from its bytes."""
     checksums = BlockChecksums()
     with explained(index / path), (index / path).open("rb") as file:
         while data := file.read(BLOCK):
@@ -130,12 +130,13 @@ def describe_build(
     own_ids: FileRecord | None = None,
     remote_codes: RemoteCodes | None = None,
     vectors: str = "",
+    vectors_seal: str = "",
     metric: Metric = "l2",
 ) -> SegmentManifest:
     """The segment of a build whose dictionaries, codes and tree are in place.
 
     codes : files of the code store inside the index; none if it has `remote_codes`.
-    vectors : what opens the source again, or "".
+    vectors : what opens the source again, or "". vectors_seal : that of the user who named it.
     own_ids : the file of own ids, if there is one.
     """
     path = f"{build_name(build)}/{DICTIONARIES}"
@@ -158,6 +159,7 @@ def describe_build(
         source=dict(source),
         codes=remote_codes,
         vectors=vectors,
+        vectors_seal=vectors_seal,
         metric=metric,
     )
 
@@ -167,7 +169,7 @@ def _count(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], np.dtype[Any]]:
     """Nodes and leaves (partitions, M + 1) int64, and the dtype of the ids."""
     if not partitions:
-        raise ValueError("a tree of no partitions")
+        raise ValueError("a tree needs at least one partition")
     nodes, leaves = np.zeros((2, len(partitions), layout.levels + 1), np.int64)
     id_dtypes = set()
     for number, path in enumerate(partitions):
@@ -233,9 +235,9 @@ def _copy_level(
 
 
 class PlaneBlocks:
-    """Writes records of leaves, as they come from partitions, in blocks of planes.
+    """Writes the records of leaves, as they come from partitions, in blocks of planes.
 
-    Leaves that do not fill a block wait for the next: blocks do not depend on how partitions were cut.
+    Leaves that do not fill a block are kept for the next, so blocks do not depend on the partitions.
     """
 
     def __init__(self, file: NewFile, size: int, norm_bytes: int) -> None:
@@ -243,14 +245,14 @@ class PlaneBlocks:
         self._waiting = np.empty(0, np.uint8)
 
     def add(self, records: NDArray[np.uint8]) -> None:
-        """Write what fills whole blocks; `records` may end inside a leaf."""
+        """Write all full blocks; `records` may end inside a leaf."""
         records = np.concatenate((self._waiting, records))
         whole = len(records) // (BLOCK_LEAVES * self._size) * BLOCK_LEAVES * self._size
         self._write(records[:whole])
         self._waiting = records[whole:]
 
     def end(self) -> None:
-        """Write the leaves that are left, and the bytes that may be read behind them."""
+        """Write the remaining leaves, and the padding that may be read behind them."""
         self._write(self._waiting)
         self._file.write(np.zeros(SPARE_BYTES, np.uint8))
 
@@ -260,7 +262,7 @@ class PlaneBlocks:
 
 
 def shifted(starts: NDArray[np.uint32], offset: int, dtype: np.dtype[Any]) -> NDArray[np.unsignedinteger]:
-    """Local starts of a partition as numbers in the whole tree; 64 bits wide where they must be."""
+    """Starts local to a partition as starts in the whole tree; 64 bits wide if necessary."""
     return (starts.astype(np.uint64) + np.uint64(offset)).astype(dtype)
 
 

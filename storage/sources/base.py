@@ -79,7 +79,7 @@ class MappedVectors(NamedTuple):
 class VectorSource(ABC):
     """Rows of vectors, all of one dimension; safe to read from several threads.
 
-    spec : opens the same source in another process.
+    spec : location that opens the same source in another process.
     rows, dimension : the shape.
     dtype : uint8, int8 or float32, what `read` returns; other numbers in a file become float32.
     """
@@ -104,7 +104,7 @@ class VectorSource(ABC):
         return self._read(start, stop)
 
     def mapped(self) -> MappedVectors | None:
-        """The rows where they lie, if that is in memory or in a local file as `read` returns them."""
+        """The rows in place, if they are in memory, or in a local file in the form that `read` returns."""
         return None
 
     def take(self, rows: ArrayLike) -> NDArray[Any]:
@@ -145,8 +145,8 @@ class VectorSource(ABC):
     def fingerprint(self) -> dict[str, int | str]:
         """What distinguishes this source from another, cheaply: shape, dtype and a checksum of sampled rows.
 
-        The checksum covers 4 KiB of rows at the start, at the end and at 64 evenly spaced places. Neither
-        path nor time nor file format enter: a copied or converted file is the same source.
+        The checksum covers 4 KiB of rows at the start, at the end and at 64 evenly spaced places. Path,
+        time and file format do not matter: a copied or converted file is the same source.
         """
         count = min(self.rows, max(1, FINGERPRINT_BYTES // (self.dimension * self.dtype.itemsize)))
         last = self.rows - count
@@ -162,7 +162,7 @@ class VectorSource(ABC):
         }
 
     def close(self) -> None:  # noqa: B027  (most sources that are no files have nothing to close)
-        """Let go of the file. Reading afterwards is an error."""
+        """Close the file. Reading afterwards is an error."""
 
     def __enter__(self) -> Self:
         return self
@@ -195,7 +195,7 @@ def map_rows(
 
 
 def served_dtype(name: str, stored: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in which values stored as `stored` are read: themselves, or float32."""
+    """The dtype in which values stored as `stored` are read: the same, or float32."""
     if stored.kind not in "iuf" or stored.itemsize > 8:
         raise SourceError(
             f"{name}: holds {stored}, expected uint8, int8, float32 or other real numbers: convert it"
@@ -206,7 +206,7 @@ def served_dtype(name: str, stored: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def check_shape(name: str, rows: int, dimension: int) -> None:
-    """Refuse a shape no vector file has."""
+    """SourceError for a shape that no vector file has."""
     if not 1 <= dimension <= MAX_DIMENSION:
         raise SourceError(
             f"{name}: dimension {dimension} in its header, expected 1 to {MAX_DIMENSION}: "

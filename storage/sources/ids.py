@@ -6,7 +6,7 @@
     x.parquet::name      column of int64 without missing values
     an int64 array
 
--1 is no id: it stands for "no answer".
+-1 is not a valid id: it stands for "no answer".
 """
 
 import os
@@ -49,18 +49,18 @@ class IdSource(ABC):
         return out
 
     def fingerprint(self) -> dict[str, int | str]:
-        """What distinguishes these ids from others: a checksum of all of them."""
+        """Identifies these ids: a checksum of all of them."""
         checksum = 0
         for _, ids in self.blocks():
             checksum = crc32c(ids.astype(STORED, copy=False), checksum)
         return {"ids": self.rows, "ids_crc32c": f"{checksum:08x}"}
 
     def close(self) -> None:  # noqa: B027  (an array has nothing to close)
-        """Let go of the file."""
+        """Close the file."""
 
 
 class _FileIds(IdSource):
-    """int64 after int64 behind a header."""
+    """Consecutive int64 values behind a header."""
 
     def __init__(self, reader: ByteReader, offset: int, rows: int) -> None:
         self.spec, self.rows = reader.name, rows
@@ -76,7 +76,7 @@ class _FileIds(IdSource):
 
 
 class _ArrayIds(IdSource):
-    """An array, or what slices like one; `file` is closed with it."""
+    """An array or an array-like object; `file` is closed with it."""
 
     def __init__(self, spec: str, values: Any, file: Any = None) -> None:
         self.spec, self.rows = spec, len(values)

@@ -104,11 +104,15 @@ def joined_spec(specs: Sequence[str]) -> str:
     return SCHEME + ",".join(spec.replace("%", "%25").replace(",", "%2C") for spec in specs)
 
 
+def split_spec(spec: str) -> list[str]:
+    """The specs of the sources that `joined_spec` joined."""
+    parts = spec.removeprefix(SCHEME).split(",")
+    return [part.replace("%2C", ",").replace("%25", "%") for part in parts]
+
+
 def open_vectors(location: str, _name: str) -> JoinedSource:
     """Open `joined:SPEC,SPEC,...`."""
-    specs = [
-        spec.replace("%2C", ",").replace("%25", "%") for spec in location.removeprefix(SCHEME).split(",")
-    ]
+    specs = split_spec(location)
     parts: list[VectorSource] = []
     try:
         parts.extend(open_source(spec) for spec in specs if spec)

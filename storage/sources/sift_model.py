@@ -1,4 +1,4 @@
-"""The file of the generated source's model: the arrays below, one after the other, then their crc32c.
+"""The file of the model of generated rows: the arrays below, one after the other, then their crc32c.
 
 Little endian, no header: the file is part of the package and changes only together with this table.
 """
@@ -42,7 +42,7 @@ def pack_model(model: SiftModel) -> bytes:
 
 
 def model_path() -> Path:
-    """Where the package keeps the model."""
+    """Path of the model in the package."""
     return Path(str(files("aggtree") / "data" / "sift_model.bin"))
 
 

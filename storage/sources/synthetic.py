@@ -1,8 +1,8 @@
 """Vectors that are computed, never stored: `synthetic:sift?rows=100000000&seed=1`.
 
 rows    how many rows (required)
-seed    which set (0)
-first   number of the first row (0); rows beyond the base's make queries of the same set:
+seed    number of the set (0)
+first   number of the first row (0); rows behind those of the base are queries of the same set:
         synthetic:sift?rows=1000&seed=1&first=10000000000
 """
 
@@ -39,7 +39,7 @@ class SyntheticSource(VectorSource):
         return self._set.read(self._first + start, self._first + stop)
 
     def take(self, rows: ArrayLike) -> NDArray[Any]:
-        """The given rows, each computed by itself."""
+        """The given rows, each computed independently."""
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise SourceError(f"{self.spec}: row numbers must be a list of integers, got {numbers.dtype}")

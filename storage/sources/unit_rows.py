@@ -1,6 +1,6 @@
 """A source whose rows are scaled to length 1 as they are read, for cosine: `unit:SPEC`.
 
-A piece at a time, so memory beyond the answer is one piece of the inner source.
+Rows are scaled a piece at a time, so memory beyond the result is one piece of the inner source.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ PIECE_BYTES = 1 << 20
 
 
 class UnitRows(VectorSource):
-    """The rows of another source, each divided by its length; rows of zeros are NaN, which no build takes."""
+    """The rows of another source, each divided by its length; zero rows become NaN, which builds refuse."""
 
     def __init__(self, inner: VectorSource) -> None:
         self.inner = inner
@@ -60,5 +60,5 @@ def metric_source(source: VectorSource, metric: Metric) -> VectorSource:
 
 
 def plain_source(source: VectorSource) -> VectorSource:
-    """The rows as the user has them."""
+    """The unscaled rows of the user."""
     return source.inner if isinstance(source, UnitRows) else source

@@ -1,4 +1,4 @@
-"""Whether the tree holds the codes of the code store: the same code for each row.
+"""Compare the tree with the code store: both must have the same code for each row.
 
 Both sides are read once, in their own order, and a hash of (row, code) is added up for each shard. Equal
 sums mean equal codes, but for one chance in 2⁶⁴; memory is a bit per row. The bytes and the structure must
@@ -21,13 +21,13 @@ from aggtree.storage.verify.norms import path_labels
 BLOCK_NODES = 1 << 16
 
 Advance = Callable[[int], None]
-"""Told the bytes that were compared."""
+"""Called with the number of bytes compared."""
 
 
 def rows_of_other_codes(
     tree: Tree, segment: SegmentManifest, codes: str | Path, advance: Advance
 ) -> list[tuple[int, int]]:
-    """Ranges of rows, one per shard, in which the tree holds other codes than the store."""
+    """Ranges of rows, one per shard, in which the codes of tree and store differ."""
     store = CodeStore.open(codes)
     sums = _tree_sums(tree, segment, store, advance)
     seen = np.zeros(-(-segment.source_rows // 8), np.uint8)

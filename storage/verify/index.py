@@ -1,9 +1,9 @@
-"""Whether every byte of an index is right: checksums of all files, then the structure of the tree.
+"""Verify every byte of an index: checksums of all files, then the structure of the tree.
 
-A deep check also compares the tree with the codes it was made from.
+A deep check also compares the tree with the codes it was built from.
 
-Checksums are computed by threads, one run of blocks each; CRC-32C and reading leave the interpreter
-free, so they scale. Damage is named by file, block of 4 MiB and level of the tree.
+Threads compute the checksums, one run of blocks each; they scale, because CRC-32C and reads release the
+GIL. Damage is named by file, block of 4 MiB and level of the tree.
 """
 
 import os
@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from aggtree.storage.array_file import ArrayFile
 from aggtree.storage.checksums import BLOCK, block_ranges, crc32c
 from aggtree.storage.errors import AggtreeError, DiskError, IndexFormatError
+from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.code_store import METADATA, CodeStore
 from aggtree.storage.index.dictionary_file import DICTIONARY_KIND
 from aggtree.storage.index.file_record import FileRecord, RemoteCodes, file_problem
-from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, TREE
+from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, REPORT, TREE, TUNING
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.index.opened.segments import OpenSegment
 from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.index.tuning import read_tuning
 from aggtree.storage.row_bits import deleted_rows
 from aggtree.storage.verify.deep import rows_of_other_codes
 from aggtree.storage.verify.norms import norm_checks
@@ -36,7 +38,7 @@ BLOCKS_PER_TASK = 16
 
 @dataclass(frozen=True, order=True)
 class Damage:
-    """Something wrong in an index.
+    """Damage found in an index.
 
     file : below the index directory.
     block : number of the block of 4 MiB, or -1 for the whole file.
@@ -54,15 +56,15 @@ class Damage:
 
 
 class _Meter:
-    """Tells how many bytes were compared, of how many."""
+    """Reports how many bytes were compared, of how many."""
 
-    def __init__(self, total: int, tell: Callable[[int, int], None] | None) -> None:
-        self._total, self._tell, self._done = total, tell, 0
+    def __init__(self, total: int, report: Callable[[int, int], None] | None) -> None:
+        self._total, self._report, self._done = total, report, 0
 
     def advance(self, count: int) -> None:
         self._done += count
-        if self._tell:
-            self._tell(self._done, self._total)
+        if self._report:
+            self._report(self._done, self._total)
 
 
 def verify_index(
@@ -72,9 +74,9 @@ def verify_index(
     *,
     deep: bool = False,
 ) -> list[Damage]:
-    """Read every byte of an index; returns the damage found, nothing when all is well.
+    """Read every byte of an index; returns the damage found, an empty list if there is none.
 
-    `progress` is told the bytes compared so far and the bytes to compare.
+    progress : called with the number of bytes compared so far and the number to compare.
     deep : also compare the tree with the codes, row by row, and the norms of all nodes instead of a sample.
     IndexFormatError when there is no index at all.
     """
@@ -92,6 +94,7 @@ def verify_index(
         for item in _check_segment(index, segment, meter, workers, deep=deep)
     ]
     damage += _check_live(index, manifest)
+    damage += _check_beside(index, manifest)
     if damage and read_manifest(index) != manifest:
         # Replaced meanwhile, its files removed: the index is another one now.
         return verify_index(index, progress, workers, deep=deep)
@@ -108,7 +111,7 @@ def _bytes_to_read(segment: SegmentManifest, *, deep: bool) -> int:
 
 
 def _check_live(index: Path, manifest: IndexManifest) -> Iterator[Damage]:
-    """Whether as many rows are deleted as the manifest says, and by the right bytes."""
+    """Check the bits of deleted rows: their checksum, and their number against the manifest."""
     if manifest.live is None:
         return
     record = manifest.live.file
@@ -126,6 +129,19 @@ def _check_live(index: Path, manifest: IndexManifest) -> Iterator[Damage]:
         yield Damage(record.path, -1, f"deletes other than {manifest.live.deleted:,} rows")
 
 
+def _check_beside(index: Path, manifest: IndexManifest) -> Iterator[Damage]:
+    """Whether what is kept beside the index can be read: the report of its build, and what was measured."""
+    readers: tuple[tuple[str, Callable[[], object]], ...] = (
+        (REPORT, lambda: read_report(index, manifest.first_segment.build)),
+        (TUNING, lambda: read_tuning(index, manifest.identity)),
+    )
+    for name, read in readers:
+        try:
+            read()
+        except AggtreeError as error:
+            yield Damage(name, -1, str(error).removeprefix(f"{index / name}: "))
+
+
 def _check_segment(
     index: Path, segment: SegmentManifest, meter: _Meter, workers: int, *, deep: bool
 ) -> list[Damage]:
@@ -134,7 +150,7 @@ def _check_segment(
     for check in (_check_dictionaries, _check_codes):
         damage += check(index, segment)
     if segment.codes is not None:
-        damage += _check_remote_codes(segment.codes, segment, meter.advance, workers)
+        damage += _check_remote_codes(index, segment.codes, segment, meter.advance, workers)
     if not any(f"/{TREE}/" in item.file for item in damage):
         damage += _check_tree(index, segment, workers, every_node=deep)
     if deep and not damage:
@@ -153,7 +169,7 @@ class _Task:
 def check_bytes(
     index: Path, segment: SegmentManifest, advance: Callable[[int], None], workers: int
 ) -> list[Damage]:
-    """Compare the size of each file and the checksum of each block; `advance` is told the bytes compared."""
+    """Compare the size of each file and the checksum of each block; report compared bytes to `advance`."""
     damage: list[Damage] = []
     tasks: list[_Task] = []
     for record in segment.files:
@@ -175,7 +191,7 @@ def check_bytes(
 
 
 def _bad_blocks(index: Path, task: _Task) -> list[tuple[int, str]]:
-    """The blocks whose bytes have changed or cannot be read, and which of both."""
+    """The blocks that have changed or cannot be read, each with the reason."""
     buffer = np.empty(BLOCK, np.uint8)
     bad = []
     for start, stop in task.ranges:
@@ -204,7 +220,7 @@ def _crc(path: Path, buffer: NDArray[np.uint8], start: int) -> int:
 
 
 def _rows(index: Path, segment: SegmentManifest, record: FileRecord) -> str:
-    """Which rows are to be encoded again, when a file of codes is damaged."""
+    """The rows to encode again if this is a file of codes."""
     if f"/{CODES}/c/" not in record.path:
         return ""
     shard = record.path.split("/")[-2]
@@ -216,7 +232,7 @@ def _rows(index: Path, segment: SegmentManifest, record: FileRecord) -> str:
 
 
 def _levels(segment: SegmentManifest, record: FileRecord, block: int) -> str:
-    """Which levels of the tree a block holds."""
+    """The levels of the tree that a block holds."""
     *_, parent, name = record.path.split("/")
     if parent != TREE:
         return ""
@@ -228,7 +244,7 @@ def _levels(segment: SegmentManifest, record: FileRecord, block: int) -> str:
 
 
 def _level(segment: SegmentManifest, name: str, element: int) -> int:
-    """The level of the tree an element of an array belongs to; a sentinel counts to the last."""
+    """The level of the tree that an element of an array belongs to; a sentinel belongs to the last level."""
     counts = segment.counts
     starts = {"records": counts.record_start, "ids": counts.level_leaf}.get(name, counts.level_start)
     if name == "first_labels":
@@ -268,23 +284,27 @@ def _check_codes(index: Path, segment: SegmentManifest) -> Iterator[Damage]:
 
 
 def _check_store(store: CodeStore, metadata: str, shards: int, segment: SegmentManifest) -> Iterator[Damage]:
-    """Whether a store has the shape of the index, and as many shards as the manifest names."""
+    """Check that a store has the shape of the index, and as many shards as the manifest lists."""
     if (store.rows, store.width) != (segment.source_rows, segment.layout.width):
         shape = f"{store.rows} codes of {store.width} bytes"
         expected = f"{segment.source_rows} of {segment.layout.width}"
-        yield Damage(metadata, -1, f"{shape}, the manifest says {expected}")
+        yield Damage(metadata, -1, f"{shape}, the manifest states {expected}")
     if shards != store.shards:
-        yield Damage(MANIFEST, -1, f"names {shards} shards of codes, the store has {store.shards}")
+        yield Damage(MANIFEST, -1, f"lists {shards} shards of codes, the store has {store.shards}")
 
 
 def _check_remote_codes(
-    codes: RemoteCodes, segment: SegmentManifest, advance: Callable[[int], None], workers: int
+    index: Path,
+    codes: RemoteCodes,
+    segment: SegmentManifest,
+    advance: Callable[[int], None],
+    workers: int,
 ) -> list[Damage]:
-    """Compare every byte of a store outside the index; one line when it cannot be reached at all."""
+    """Compare every byte of a store outside the index; a single damage if it cannot be opened."""
     metadata = f"{codes.location}/{METADATA}"
     try:
-        store = CodeStore.open(codes.location)
-    except (IndexFormatError, DiskError) as error:
+        store = CodeStore.open(segment.codes_at(index))
+    except AggtreeError as error:
         return [Damage(metadata, -1, str(error).removeprefix(f"{metadata}: "))]
     damage = list(_check_store(store, metadata, len(codes.files) - 1, segment))
 
@@ -303,7 +323,7 @@ def _check_remote_codes(
 
 
 def _check_tree(index: Path, segment: SegmentManifest, workers: int, *, every_node: bool) -> list[Damage]:
-    """Check the structure; the bytes are known to be what the manifest says."""
+    """Check the structure; the bytes are known to match their checksums."""
     damage: list[Damage] = []
 
     def report(name: str, element: int, what: str) -> None:
@@ -323,7 +343,7 @@ def _check_tree(index: Path, segment: SegmentManifest, workers: int, *, every_no
             norm_checks(tree, dictionaries, segment, report, every_node=every_node),
         ):
             list(pool.map(lambda check: check(), checks))
-            if damage:  # what follows would be led astray
+            if damage:  # later checks rely on what earlier ones verified
                 break
     return damage
 
@@ -331,9 +351,9 @@ def _check_tree(index: Path, segment: SegmentManifest, workers: int, *, every_no
 def _check_against_codes(
     index: Path, segment: SegmentManifest, advance: Callable[[int], None]
 ) -> Iterator[Damage]:
-    """Compare the tree with the codes; both are known to be whole."""
+    """Compare the tree with the codes; both are known to be undamaged."""
     codes = segment.codes_at(index)
     different = rows_of_other_codes(OpenSegment(index, segment).tree, segment, codes, advance)
     for start, stop in different:
-        what = f"rows {start} to {stop}: the tree holds other codes than {CODES}; build it again from them"
+        what = f"rows {start} to {stop}: the codes in the tree differ from those in {CODES}; rebuild the tree"
         yield Damage(segment.tree_file("records").path, -1, what)

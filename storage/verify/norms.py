@@ -1,4 +1,4 @@
-"""Whether the tree's norms are those of what its labels stand for: reconstructed, for a sample or for all.
+"""Check the norms of the tree against the norms of reconstructions, for a sample of the nodes or for all.
 
 A node's labels are found by climbing: the parent of a node is the last one whose children begin at or
 before it. The offsets and labels must have been checked.
@@ -34,7 +34,7 @@ def norm_checks(
 
 
 def _chosen(first: int, stop: int, *, every_node: bool) -> Iterator[Callable[[], NDArray[np.int64]]]:
-    """Blocks of nodes of a level, made when they are looked at."""
+    """Blocks of nodes of a level, generated lazily."""
     if not every_node and stop - first > SAMPLE:
         yield lambda: np.linspace(first, stop - 1, SAMPLE).astype(np.int64)
         return
@@ -75,7 +75,7 @@ def _check_first_leaves(
     vectors: NDArray[np.float32],
     slack: float,
 ) -> None:
-    """Compare the norm of the first leaf of each node, which its node's norm and its record give."""
+    """Check the norm of the first leaf of each node, computed from the node's norm and the record."""
     counts, norm_bytes = segment.counts, segment.norm_bytes
     has_leaves = tree.leaf_start[nodes] < tree.leaf_start[nodes + 1]
     nodes, vectors = nodes[has_leaves], vectors[has_leaves]
@@ -132,7 +132,7 @@ def path_labels(tree: Tree, level: int, nodes: NDArray[np.int64]) -> list[NDArra
 
 
 def _largest_norm(dictionaries: Dictionaries) -> float:
-    """No reconstruction has a larger squared norm."""
+    """An upper bound of the squared norm of all reconstructions."""
     parts = [dictionaries.part(number) for number in range(dictionaries.layout.levels)]
     return float(sum(np.sqrt(np.vecdot(part, part).max()) for part in parts) ** 2)
 

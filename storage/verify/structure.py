@@ -1,8 +1,8 @@
-"""Whether the arrays of a tree make sense together: checked in blocks, with memory for one block.
+"""Check that the arrays of a tree are consistent, in blocks, with memory for one block.
 
-The start arrays are monotone over all nodes, and where a level begins they must point exactly at
-the begin of the next level's nodes and of the level's leaves; both together put every range inside
-its level and let the ranges cover it.
+The start arrays must be monotone over all nodes, and at the beginning of a level they must point exactly to
+the beginning of the next level's nodes and of the level's leaves. Together these conditions put every range
+inside its level, and the ranges cover the level.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,14 +28,14 @@ PARENTS = 1 << 14
 """Nodes whose children, at most 256 each, are checked at a time."""
 
 Report = Callable[[str, int, str], None]
-"""Told the array, the element and what is wrong with it."""
+"""Called with the array, the element and what is wrong with it."""
 
 
 Check = Callable[[], None]
 
 
 def offset_checks(tree: Tree, segment: SegmentManifest, report: Report) -> list[Check]:
-    """Checks of the offsets, which all other checks follow; each reports the first damage it finds."""
+    """Checks of the offsets, on which all other checks rely; each reports the first damage it finds."""
     counts = segment.counts
     return [
         lambda: _check_starts("child_start", tree.child_start, counts.level_start[1:], counts, report),
@@ -44,7 +44,7 @@ def offset_checks(tree: Tree, segment: SegmentManifest, report: Report) -> list[
 
 
 def content_checks(tree: Tree, segment: SegmentManifest, report: Report) -> list[Check]:
-    """Checks that need right offsets, independent of each other; each reports the first damage it finds."""
+    """Independent checks that require correct offsets; each reports the first damage it finds."""
     checks = [
         lambda: _check_no_empty_node(tree, report),
         lambda: _check_labels(tree, segment, report),
@@ -70,7 +70,7 @@ def _first(wrong: NDArray[np.bool_]) -> int:
 def _check_starts(
     name: str, starts: NDArray[Any], targets: tuple[int, ...], counts: TreeCounts, report: Report
 ) -> None:
-    """Starts are monotone, and at the begin of each level they are the level's target."""
+    """Starts are monotone, and at the beginning of each level equal to the level's target."""
     for level, node in enumerate(counts.level_start[:-1]):
         target = targets[min(level, len(targets) - 1)]
         if counts.level_nodes[level] and int(starts[node]) != target:
@@ -99,7 +99,7 @@ def _check_no_empty_node(tree: Tree, report: Report) -> None:
 
 
 def _check_labels(tree: Tree, segment: SegmentManifest, report: Report) -> None:
-    """Labels are known to their dictionaries and rise strictly below each parent."""
+    """Labels are within their dictionaries and strictly increasing below each parent."""
     if tree.labels[0] != 0:
         report("labels", 0, f"label {tree.labels[0]} of the root, expected 0")
     first = tree.first_labels
@@ -112,7 +112,7 @@ def _check_labels(tree: Tree, segment: SegmentManifest, report: Report) -> None:
         )
     place = _first(tree.labels[1 : 1 + len(first)] != (first & 0xFF))
     if place >= 0:
-        report("labels", 1 + place, f"label {tree.labels[1 + place]}, first_labels says {first[place]}")
+        report("labels", 1 + place, f"label {tree.labels[1 + place]}, first_labels has {first[place]}")
     level_start = segment.counts.level_start
     for level in range(2, len(segment.words) + 1):
         size = segment.words[level - 1]
@@ -123,7 +123,7 @@ def _check_labels(tree: Tree, segment: SegmentManifest, report: Report) -> None:
 
 
 def _check_siblings(tree: Tree, start: int, stop: int, size: int, report: Report) -> bool:
-    """Check the children of the nodes start..stop; False when one is damaged."""
+    """Check the children of the nodes start..stop; False if one is damaged."""
     bounds = tree.child_start[start : stop + 1].astype(np.int64)
     most = int(np.diff(bounds).max(initial=0))
     if most > LABELS:
@@ -157,7 +157,7 @@ def _check_norms(tree: Tree, report: Report) -> None:
 
 
 def _check_records(tree: Tree, segment: SegmentManifest, report: Report) -> None:
-    """Exact norms are finite; labels of suffixes are known to their dictionaries."""
+    """Exact norms are finite; labels of suffixes are within their dictionaries."""
     counts, norm_bytes = segment.counts, segment.norm_bytes
     if segment.planes:
         _check_planes(tree, segment, report)
@@ -183,7 +183,7 @@ def _check_records(tree: Tree, segment: SegmentManifest, report: Report) -> None
 
 
 def _check_planes(tree: Tree, segment: SegmentManifest, report: Report) -> None:
-    """Labels in planes are known to their dictionaries."""
+    """Labels in planes are within their dictionaries."""
     small = [(number, words) for number, words in enumerate(segment.words[1:]) if words < SHORT_WORDS]
     for start, stop in _blocks(len(tree.ids)) if small else ():
         leaves = np.arange(start, stop)

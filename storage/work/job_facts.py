@@ -1,7 +1,7 @@
-"""What is known of a job beside its finished partitions, in work-<id>/facts.json.
+"""Facts about a job, apart from its finished partitions, in work-<id>/facts.json.
 
-One sealed record, replaced as a whole by the process that holds the index's lock. A damaged one counts as
-nothing known: what it held is found out again, or must be given by the user again.
+One sealed record, replaced as a whole by the process that holds the index's lock. A damaged record counts as
+empty: its facts are determined again, or must be given by the user again.
 """
 
 from collections.abc import Mapping
@@ -20,15 +20,17 @@ FACTS = "facts.json"
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """Facts of a job; None for what is not known.
+    """Facts about a job; None if unknown.
 
     vectors : what opens the source again; "" for an array, which nothing opens again.
+    vectors_seal : of the user who named `vectors`; see `storage/places.py`.
     own_ids : the file of the user's own ids, once they are copied.
     training_error : mean squared error of the rows that the dictionaries were trained on.
-    figures : what each finished stage took, in the order of their ends.
+    figures : time and memory of each finished stage, in the order in which they ended.
     """
 
     vectors: str | None = None
+    vectors_seal: str = ""
     own_ids: FileRecord | None = None
     training_error: float | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
@@ -36,6 +38,7 @@ class JobFacts:
     def to_json(self) -> dict[str, Json]:
         record: dict[str, Json] = {"figures": [dict(stage) for stage in self.figures]}
         record |= {"vectors": self.vectors} if self.vectors is not None else {}
+        record |= {"vectors_seal": self.vectors_seal} if self.vectors_seal else {}
         record |= {"own_ids": self.own_ids.to_json()} if self.own_ids else {}
         return record | ({"training_error": self.training_error} if self.training_error is not None else {})
 
@@ -44,6 +47,7 @@ class JobFacts:
         error = record.get("training_error")
         return cls(
             vectors=as_text(record["vectors"]) if "vectors" in record else None,
+            vectors_seal=as_text(record.get("vectors_seal", "")),
             own_ids=FileRecord.from_json(record["own_ids"]) if "own_ids" in record else None,
             training_error=None if error is None else as_number(error),
             figures=tuple(dict(stage) for stage in record["figures"]),
@@ -51,7 +55,7 @@ class JobFacts:
 
 
 def read_facts(job: JobRecord) -> JobFacts:
-    """What is known of a job."""
+    """The facts about a job."""
     path = job.work_directory / FACTS
     with suppress(IndexFormatError, KeyError, TypeError, ValueError, AttributeError):
         return JobFacts.from_json(read_sealed(path)) if path.exists() else JobFacts()
@@ -59,11 +63,11 @@ def read_facts(job: JobRecord) -> JobFacts:
 
 
 def save_facts(job: JobRecord, facts: JobFacts) -> None:
-    """Put these facts in the place of those that were known."""
+    """Replace the stored facts."""
     write_sealed(job.work_directory / FACTS, facts.to_json())
 
 
 def add_figures(job: JobRecord, stage: Mapping[str, Any]) -> None:
-    """Keep what one more stage took."""
+    """Add the figures of one more stage."""
     facts = read_facts(job)
     save_facts(job, replace(facts, figures=(*facts.figures, stage)))

@@ -1,4 +1,4 @@
-"""What a build was started with and how far it got, in work-<id>/.
+"""The parameters and the progress of a job, in work-<id>/.
 
     work-<id>/job.json                       parameters and source fingerprint
     work-<id>/done/<stage>/<partition>.json  one sealed record per finished partition
@@ -36,6 +36,7 @@ from aggtree.storage.index.format import (
 )
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
 from aggtree.storage.sealed_json import read_sealed, write_sealed
+from aggtree.storage.work.directory import builds_in, work_in
 
 JOB = "job.json"
 DONE = "done"
@@ -46,7 +47,7 @@ Task = Literal["build", "append", "compact"]
 
 
 def build_id(parameters: Mapping[str, Any], source: Mapping[str, Any]) -> str:
-    """Id of a build: 12 hexadecimal digits that depend on everything that decides its bytes."""
+    """Id of a build: 12 hexadecimal digits, a hash of everything that decides its bytes."""
     whole: dict[str, Json] = {
         "version": FORMAT_VERSION,
         "parameters": dict(parameters),
@@ -63,7 +64,7 @@ class JobRecord:
     parameters : JSON values that decide the bytes of the index; never memory or workers.
     source : fingerprint of the vectors.
     codes : URL of the code store; "" when it is in the build's directory.
-    task : what the job makes: an index, a segment of one (`append`), or one segment of all (`compact`).
+    task : the result of the job: an index, a segment (`append`), or one segment of all (`compact`).
     """
 
     index: Path
@@ -75,23 +76,23 @@ class JobRecord:
 
     @property
     def work_directory(self) -> Path:
-        """Where the job keeps what is removed at the commit."""
+        """Directory of the job's temporary files, removed at the commit."""
         return self.index / work_name(self.build)
 
     @property
     def build_directory(self) -> Path:
-        """Where the job writes what stays."""
+        """Directory of the job's permanent files."""
         return self.index / build_name(self.build)
 
     def save(self) -> None:
-        """Write what the job was started with."""
+        """Write the record of the job's parameters."""
         record: dict[str, Json] = {"parameters": self.parameters, "source": self.source}
         record |= {"codes": self.codes} if self.codes else {}
         record |= {"task": self.task} if self.task != "build" else {}
         write_sealed(self.work_directory / JOB, record)
 
     def record_done(self, stage: str, partition: int, record: Mapping[str, Json]) -> None:
-        """Note that the output of a partition is in place, with what is to be known about it."""
+        """Record that the output of a partition is in place, with facts about it."""
         directory = self.work_directory / DONE / stage
         make_directory(directory)
         write_sealed(directory / f"{partition}.json", {"partition": partition, "record": dict(record)})
@@ -108,7 +109,7 @@ class JobRecord:
         return dict(sorted(records.items()))
 
     def forget(self, stage: str, partition: int | None = None) -> None:
-        """Take back the record of a partition, or of a whole stage, whose output must be made again."""
+        """Remove the record of a partition, or of a whole stage, whose output must be recomputed."""
         directory = self.work_directory / DONE / stage
         if partition is None:
             remove_tree(directory)
@@ -128,7 +129,7 @@ def start_job(
     """Start or resume the build of these parameters; the caller holds the BuildLock.
 
     codes : URL of the code store of a new job; one that is resumed has its own.
-    task : a build takes the place of an index; another task goes on from the one that is there.
+    task : a build replaces an index; the other tasks extend the existing one.
 
     An unfinished or committed build of other parameters is refused by BuildMismatchError, unless
     `replace`: then unfinished work is removed, and the committed index stays until the new commit.
@@ -138,7 +139,7 @@ def start_job(
     job = JobRecord(index, build_id(parameters, source), parameters, source, codes, task)
     with suppress(IndexFormatError):  # a damaged record is written again: the id stands for its content
         job = _read_job(job.work_directory) or job
-    for work in sorted(index.glob(f"{WORK_PREFIX}*")):
+    for work in list(work_in(index)):
         if work != job.work_directory:
             if not replace:
                 _refuse(job, f"{index}: holds an unfinished build", _read_job(work))
@@ -146,7 +147,7 @@ def start_job(
     committed = _committed(index, replace=replace)
     if committed and not replace and task == "build" and job.build not in committed:
         _refuse(job, f"{index}: holds an index", next(iter(committed.values())))
-    for build in sorted(index.glob(f"{BUILD_PREFIX}*")):
+    for build in list(builds_in(index)):
         if build != job.build_directory and build.name.removeprefix(BUILD_PREFIX) not in committed:
             remove_tree(build)
     remove_temporaries(index)
@@ -156,10 +157,10 @@ def start_job(
 
 
 def finish_job(index: Path) -> None:
-    """Remove what the committed manifest does not need: work directories, older builds, older deletions."""
+    """Remove files that the manifest does not name: work directories, older builds and deletions."""
     manifest = read_manifest(index)
     kept = {segment.directory for segment in manifest.segments}
-    for path in (*index.glob(f"{WORK_PREFIX}*"), *index.glob(f"{BUILD_PREFIX}*")):
+    for path in (*work_in(index), *builds_in(index)):
         if path.name not in kept:
             remove_tree(path)
     remove_old_live(index, manifest)
@@ -175,12 +176,12 @@ def remove_old_live(index: Path, manifest: IndexManifest) -> None:
 
 def unfinished_jobs(index: Path) -> list[JobRecord]:
     """Builds that were started in `index` and not committed."""
-    jobs = (_read_job(work) for work in sorted(index.glob(f"{WORK_PREFIX}*")))
+    jobs = (_read_job(work) for work in work_in(index))
     return [job for job in jobs if job]
 
 
 def _read_job(work: Path) -> JobRecord | None:
-    """The job of a work directory; None when it was killed before it had written its record."""
+    """The job of a work directory; None if it was killed before its record was written."""
     if not (work / JOB).is_file():
         return None
     record = read_sealed(work / JOB)
@@ -192,7 +193,7 @@ def _read_job(work: Path) -> JobRecord | None:
 
 
 def _committed(index: Path, *, replace: bool) -> dict[str, JobRecord]:
-    """The builds of the index that is there, by their ids; the first one first."""
+    """The builds of the existing index, by their ids; the first one first."""
     if not (index / MANIFEST).exists():
         return {}
     try:
@@ -215,12 +216,12 @@ def _refuse(new: JobRecord, what: str, old: JobRecord | None) -> None:
 
 
 def python_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a build under the names that Python functions give them."""
+    """The parameters of a build under their names in Python functions."""
     return {PYTHON_NAMES.get(key, key): value for key, value in parameters.items()}
 
 
 def _difference(old: JobRecord, new: JobRecord) -> str:
-    """Which values differ, the old one first."""
+    """The values that differ, the old one first."""
     for kind, before, after in (
         ("parameters", old.parameters, new.parameters),
         ("input", old.source, new.source),

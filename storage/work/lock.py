@@ -1,8 +1,9 @@
 """One builder per index directory.
 
 The lock is a file held by `flock`, which the kernel gives back when its owner dies, however it
-dies. The file also names the owner: for the message, and for file systems shared by hosts
-that do not see each other's locks, where an owner on another host is believed to be alive.
+dies. The file also names the owner: for the message, and for file systems shared by machines
+that do not see each other's locks, where an owner on another machine is believed to be alive.
+A host name does not tell machines apart: containers and clones share theirs.
 """
 
 import errno
@@ -19,6 +20,9 @@ from aggtree.storage.errors import BuildLockedError, IndexFormatError
 from aggtree.storage.index.format import LOCK
 from aggtree.storage.sealed_json import seal, unseal
 
+HOST_NAMESPACE = "pid:[4026531836]"
+"""Of processes outside of containers: a constant of Linux."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
@@ -26,30 +30,50 @@ class Owner:
 
     boot : the running kernel's boot, the same in all containers of a machine; "" where unknown.
     start : of the process, in clock ticks since boot. No wall clock, which may be set back.
+    machine : the machine across boots; "" in containers, and in locks of older releases.
+    namespace : in which the pid counts; "" where unknown, and in locks of older releases.
     """
 
     pid: int
     host: str
     boot: str
     start: str
+    machine: str = ""
+    namespace: str = ""
 
     @classmethod
     def this_process(cls) -> "Owner":
-        return cls(pid=os.getpid(), host=socket.gethostname(), boot=_boot(), start=_start(os.getpid()))
+        return cls(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            boot=_boot(),
+            start=_start(os.getpid()),
+            machine=_machine(),
+            namespace=_namespace(),
+        )
 
     def is_near(self) -> bool:
         """Whether it ran on this machine, where the kernel's locks are reliable."""
-        return self.host == socket.gethostname() or (self.boot != "" and self.boot == _boot())
+        if self.boot == _boot() != "":
+            return True
+        same_name = self.host == socket.gethostname()
+        if self.boot == _boot() == "":
+            return same_name  # a system that tells nothing else
+        return same_name and self.machine == _machine() != ""  # before it was booted again
 
     def is_gone(self) -> bool:
-        """Whether a process of this machine has ended."""
+        """Whether a process of this machine has ended; False if it cannot be seen from here."""
+        if self.boot != _boot():
+            return True
+        if self.namespace not in ("", _namespace()):
+            return False
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
         except PermissionError:
             pass
-        return self.boot != _boot() or self.start != _start(self.pid)
+        return self.start != _start(self.pid)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -90,7 +114,7 @@ class BuildLock:
             self._descriptor = -1
 
     def _open(self) -> tuple[int, bool]:
-        """Descriptor of the file that has the name now, and whether the system can lock it."""
+        """Descriptor of the file that has the name at present, and whether the system can lock it."""
         while True:
             with atomic.explained(self.path):
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -130,6 +154,7 @@ def _read_owner(descriptor: int) -> Owner | None:
     try:
         record: dict[str, Any] = unseal(os.pread(descriptor, 4096, 0), LOCK)
         texts = {name: str(record[name]) for name in ("host", "boot", "start")}
+        texts |= {name: str(record.get(name, "")) for name in ("machine", "namespace")}
         return Owner(pid=int(record["pid"]), **texts)
     except (IndexFormatError, KeyError, ValueError, TypeError):
         return None  # killed while writing its name: it had done nothing yet
@@ -142,8 +167,25 @@ def _boot() -> str:
         return ""
 
 
+def _machine() -> str:
+    """Id of this machine; "" where unknown, and in a container: all of one image may share its file."""
+    if _namespace() != HOST_NAMESPACE:
+        return ""
+    try:
+        return Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def _start(pid: int) -> str:
-    """Start of a living process; "" when it is gone, dead but not yet reaped, or start times are unknown."""
+    """Start of a living process; "" if it has ended, is a zombie, or start times are unknown."""
     try:
         # The name in parentheses may hold spaces. After it come the state and, as 20th field, the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

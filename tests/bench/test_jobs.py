@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from helpers.sizes import measures_speed
 
 from aggtree.engine.coding.encoding import Encoder
 from aggtree.jobs.stages import encode as encode_module
@@ -10,6 +11,7 @@ from bench import record
 from bench.build import jobs
 
 
+@measures_speed
 def test_the_benchmark_of_jobs_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Benchmarks of builds and readers at tiny sizes; every generated figure is what the results say."""
+"""Benchmarks of builds and readers at tiny sizes; every generated figure matches the results."""
 
 import importlib
 import importlib.util
@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from helpers.places import TESTS
+from helpers.sizes import measures_speed, sized
 from helpers.small_builds import vectors
 
 from aggtree.storage.sources.formats.vecs import write_vecs
@@ -98,7 +99,7 @@ def test_a_build_is_recorded_from_its_logs(reference: Path, tmp_path: Path) -> N
     assert stages["sort"]["finished"] and stages["sort"]["seconds"] == 0.5
 
 
-def test_lines_do_not_tell_where_files_lay() -> None:
+def test_lines_do_not_record_where_files_were() -> None:
     record.write(
         "some", {"data": "/a/b/base.bvecs", "rows": 3}, {"paths": ["/x/y.index"], "of": {"n": "s3://x/y"}}
     )
@@ -107,13 +108,14 @@ def test_lines_do_not_tell_where_files_lay() -> None:
     assert line["results"] == {"paths": ["y.index"], "of": {"n": "s3://x/y"}}
 
 
-def test_builds_without_figures_are_told() -> None:
+def test_builds_without_figures_are_refused() -> None:
     with pytest.raises(SystemExit, match=re.escape("name the logs of its runs by --log")):
         record_build.main(["--index", str(GOLDEN)])
 
 
 def test_sizes_are_built_recorded_and_drawn(tmp_path: Path) -> None:
-    options = ["--work", str(tmp_path), "--rows", "600", "--workers", "0", "--train-rows", "500"]
+    options = ["--work", str(tmp_path), "--rows", "600", "--workers", "0"]
+    options += ["--train-rows", str(sized(500, 100))]
     assert scale.main([*options, "--words", "16x3", "--beam", "4"]) == 0
     line = last("build")
     assert line["parameters"]["rows"] == 600 and line["parameters"]["series"] == "scale"
@@ -149,6 +151,7 @@ def test_predictions_of_a_cluster() -> None:
     assert made.hours < prediction.predict(10**10, 64, RATES, cluster=True).hours
 
 
+@measures_speed
 def test_the_papers_table_of_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     from helpers.data_sets import write_set
@@ -182,16 +185,14 @@ def test_graphs_find_neighbours(name: str) -> None:
     assert size > 4 * 16
 
 
-def test_marks_that_are_missing_are_told() -> None:
+def test_missing_marks_are_reported() -> None:
     page = "a <!-- x: begin -->old<!-- x: end --> b"
     assert generated.filled(page, {"x": "new\n"}) == "a <!-- x: begin -->\nnew\n<!-- x: end --> b"
     with pytest.raises(ValueError, match="no part y"):
         generated.filled(page, {"y": "new"})
 
 
-def test_every_generated_figure_is_what_the_results_say(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_generated_figure_matches_the_results(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "RESULTS", results)
     assert numbers.make().stale() == [], "run `python -m bench numbers`"
 
@@ -245,7 +246,8 @@ def test_the_adaptor_of_ann_benchmarks(tmp_path: Path, monkeypatch: pytest.Monke
     for name in [name for name in sys.modules if name.startswith("ann_stub")]:
         monkeypatch.delitem(sys.modules, name)
     module = importlib.import_module("ann_stub.aggtree.module")
-    rows = vectors(800).astype(np.float32) + np.arange(800)[:, None] / 1000
+    count = sized(800, 150)
+    rows = vectors(count).astype(np.float32) + np.arange(count)[:, None] / 1000
     algorithm = module.Aggtree(metric, "16x3")
     algorithm.fit(rows)
     algorithm.set_query_arguments(16, 64, 50)

@@ -5,16 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.sizes import measures_speed
 from helpers.small_builds import vectors
 
 from aggtree.engine.exact.neighbours import ExactSearch
 from aggtree.storage.sources.formats.vecs import write_vecs
 
 pytest.importorskip("faiss")
-
 from bench import record
 from bench.codes import information, quantizer
 from bench.report import paper_report
+
+pytestmark = measures_speed
 
 
 @pytest.fixture

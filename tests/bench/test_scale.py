@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.data_sets import write_set
+from helpers.sizes import measures_speed
 from helpers.small_builds import SMALL, WIDE, vectors
 
 import aggtree
@@ -37,6 +38,7 @@ def clustered_codes(layout: CodeLayout, rows: int, seed: int) -> np.ndarray:
     return layout.pack(np.column_stack([first, *rest]))
 
 
+@measures_speed
 @pytest.mark.parametrize("words", [(200, 64, 64, 64, 64), (1000, 64, 64, 64), (9,)])
 def test_grown_codes_share_prefixes_as_more_real_ones_do(words: tuple[int, ...]) -> None:
     layout = CodeLayout(words)
@@ -68,6 +70,7 @@ def test_the_growth_of_codes_is_recorded(tmp_path: Path) -> None:
     assert set(last("grown_codes")) == {"start", "real", "grown"}
 
 
+@measures_speed
 def test_codes_of_a_billion_become_an_index(tmp_path: Path) -> None:
     aggtree.build(vectors(), tmp_path / "real", workers=0, **WIDE)
     np.save(tmp_path / "queries.npy", vectors(20, seed=3))
@@ -87,6 +90,7 @@ def test_codes_of_a_billion_become_an_index(tmp_path: Path) -> None:
     assert billion.main(options) == 2
 
 
+@measures_speed
 def test_the_papers_search(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     from bench.search import paper_search
@@ -101,6 +105,7 @@ def test_the_papers_search(tmp_path: Path) -> None:
         assert mine[0]["recall"][2] <= mine[-1]["recall"][2] <= found["exhaustive"]["recall"][-1]
 
 
+@measures_speed
 def test_growing_beside_one_build(tmp_path: Path) -> None:
     write_set(tmp_path)
     assert append.main(["--data", str(tmp_path), "--prefix", "tiny", "--parts", "3", "--workers", "0"]) == 0
@@ -110,6 +115,7 @@ def test_growing_beside_one_build(tmp_path: Path) -> None:
     assert found["deleted"]["rows"] < found["compacted"]["rows"] == 2000
 
 
+@measures_speed
 def test_generated_rows_beside_faiss_and_growth(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     from bench.search import growth, ten_million

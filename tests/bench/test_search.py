@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from helpers.data_sets import write_set
+from helpers.sizes import measures_speed
 
 import aggtree
 from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
@@ -12,9 +13,10 @@ from bench import record
 from bench.report import generated
 
 pytest.importorskip("faiss")
-
 from bench.report import algorithm_report, numbers
 from bench.search import filters, recall_time, rerank, search, sieve, tuning
+
+pytestmark = measures_speed
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.sizes import measures_speed
 from helpers.training import correlated_rows
 
 from aggtree.engine.training import mixing
@@ -24,6 +25,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(training, name, value)
 
 
+@measures_speed
 def test_rows_of_a_wide_first_dictionary() -> None:
     options = ["--first", "300", "--words", "16x2", "--rounds", "2", "--rows-per-word", "7"]
     assert training.main([*options, "first_words", "other_rows"]) == 0
@@ -40,6 +42,7 @@ def test_rows_of_a_wide_first_dictionary() -> None:
     assert all(generated.MISSING in parts[name] for name in ("few-rows", "mixtures", "bound"))
 
 
+@measures_speed
 def test_few_rows(tmp_path: Path) -> None:
     for name, rows in {"learn": correlated_rows(1600), "base": correlated_rows(900, seed=1)}.items():
         (tmp_path / f"tiny_{name}.fvecs").write_bytes(write_vecs(rows.astype(np.float32), "fvecs"))
@@ -59,6 +62,7 @@ def test_few_rows(tmp_path: Path) -> None:
     assert "1,440 training rows" in parts["few-rows"] and "lower bound" in parts["bound"]
 
 
+@measures_speed
 def test_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     monkeypatch.setattr(training, "MORE_ROUNDS", 2)
@@ -72,6 +76,7 @@ def test_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| 2,800 | " in algorithm_report.parts()["more-rows"]
 
 
+@measures_speed
 def test_the_usual_mixture_is_one_of_those_compared() -> None:
     rows = correlated_rows(1500)
     few = training.FewRows(rows[:1400], rows[1400:], (64, 64), rounds=2)
@@ -86,7 +91,7 @@ def test_the_bound_of_a_gaussian(bits: float, least: float) -> None:
     assert training.gaussian_bound(rows, bits) == pytest.approx(least, rel=1e-3)
 
 
-def test_wrong_names_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_names_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in {("few_rows",): "--data", ("nothing",): "expected some of"}.items():
         with pytest.raises(SystemExit):
             training.main(list(arguments))

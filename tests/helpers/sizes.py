@@ -1,4 +1,4 @@
-"""How much a test does: without the JIT kernels are plain Python, a thousand times as slow."""
+"""Sizes of tests: without the JIT kernels are plain Python, a thousand times as slow."""
 
 import os
 
@@ -7,7 +7,10 @@ import pytest
 JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
 
 needs_jit = pytest.mark.skipif(not JIT, reason="nothing is compiled without the JIT")
-"""Of tests about compilation, or about the speed and memory of compiled code."""
+"""Marks tests about compilation, or about the memory of compiled code."""
+
+measures_speed = pytest.mark.skipif(not JIT, reason="the benchmark measures compiled kernels")
+"""Marks tests that run a benchmark of kernels: plain Python would take minutes and cover no other lines."""
 
 
 def sized(compiled: int, plain: int) -> int:

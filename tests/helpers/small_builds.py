@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from aggtree.engine.params import AnnealingParams
 from aggtree.jobs.planning.recipe import Choices, Recipe, choose_recipe
-from aggtree.storage.index.build_report import REPORT
-from aggtree.storage.index.format import MANIFEST
+from aggtree.storage.index.format import MANIFEST, REPORT
 from aggtree.storage.sealed_json import seal, unseal
+from helpers.sizes import sized
 
 ROWS, DIMENSION = 3100, 12
 
@@ -19,16 +19,16 @@ ROWS, DIMENSION = 3100, 12
 SMALL: dict[str, Any] = {
     "words": (16, 16, 16),
     "beam": 4,
-    "train_rows": 2000,
-    "batch_rows": 1000,
+    "train_rows": sized(2000, 400),
+    "batch_rows": sized(1000, 200),
     "shard_rows": 700,
     "bucket": 8,
 }
 # A wide first dictionary, learned in passes of its own.
 WIDE = SMALL | {"words": (300, 16, 16)}
 SMALL_ARGUMENTS = [
-    *("--words", "16x3", "--beam", "4", "--train-rows", "2000", "--batch-rows", "1000"),
-    *("--shard-rows", "700", "--bucket", "8"),
+    *("--words", "16x3", "--beam", "4", "--shard-rows", "700", "--bucket", "8"),
+    *("--train-rows", str(SMALL["train_rows"]), "--batch-rows", str(SMALL["batch_rows"])),
 ]
 
 
@@ -66,7 +66,8 @@ def _without_place(path: Path) -> bytes:
     if path.name != MANIFEST:
         return data
     record = unseal(data, str(path))
-    record.pop("vectors", None)
+    for name in ("vectors", "vectors_seal"):
+        record.pop(name, None)
     return seal(record)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+from helpers.sizes import sized
 from helpers.small_builds import DIMENSION, ROWS, SMALL, contents, recipe_of, vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from aggtree.engine.search.searcher import Searcher
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree
 from aggtree.jobs.build import build, continue_build
+from aggtree.jobs.plan import plan as plan_build
 from aggtree.jobs.planning import plan
 from aggtree.jobs.planning.training_rows import batch_ranges
 from aggtree.jobs.running import executors
@@ -38,6 +40,7 @@ from aggtree.storage.errors import (
 )
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_dictionaries
+from aggtree.storage.index.format import REPORT
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.verify.index import verify_index
@@ -122,7 +125,7 @@ def test_any_kind_of_source_gives_the_same_bytes(
     index = tmp_path / "index"
     build(make(source), index, workers=2, **SMALL)
     ours, theirs = contents(index), contents(reference)
-    # The manifest says where the vectors are, if anything can open them again.
+    # The manifest records the location of the vectors, if they have one.
     del ours["manifest.json"], theirs["manifest.json"]
     assert ours == theirs
     made, expected = (read_manifest(path).first_segment for path in (index, reference))
@@ -190,6 +193,37 @@ def test_damage_is_repaired_from_what_is_whole(
     assert build(source, index, workers=0, repair=True, **SMALL).already_built
 
 
+def test_a_damaged_report_is_found_and_removed_by_a_repair(
+    source: Path, reference: Path, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(reference, index)
+    data = bytearray((index / REPORT).read_bytes())
+    data[len(data) // 2] ^= 1
+    (index / REPORT).write_bytes(data)
+    assert [damage.file for damage in verify_index(index)] == [REPORT]
+    assert build(source, index, workers=0, repair=True, **SMALL).already_built
+    assert verify_index(index) == []
+    assert contents(index) == contents(reference)
+
+
+def test_a_folder_of_others_is_left_alone(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear reader")
+    for over in (False, True):
+        with pytest.raises(BuildMismatchError, match=r"mine: holds letter.txt, which belongs to no index"):
+            build(source, tmp_path / "mine", workers=0, replace=over, **SMALL)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+
+
+def test_too_few_training_rows_are_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2,000 rows to train on cannot teach 2,500 words"):
+        build(source, tmp_path / "index", workers=0, **SMALL | {"words": (2500, 8, 8)})
+    with pytest.raises(ValueError, match="cannot teach 2,500 words"):
+        plan_build(source, words=(2500, 8, 8), train_rows=2000, workers=0)
+    assert not (tmp_path / "index").exists()
+
+
 def test_two_builders_do_not_meet(source: Path, tmp_path: Path) -> None:
     with BuildLock(tmp_path / "index"), pytest.raises(BuildLockedError, match="process"):
         build(source, tmp_path / "index", workers=0, **SMALL)
@@ -201,7 +235,7 @@ def test_too_little_memory_is_refused_before_anything_is_written(source: Path, t
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 300])
+@pytest.mark.parametrize("rows", [1, 2, 5, sized(300, 40)])
 def test_few_rows(tmp_path: Path, rows: int) -> None:
     base = vectors(rows)
     build(base, tmp_path / "index", workers=0)
@@ -237,18 +271,18 @@ class TestInvalidRows:
 
     def test_in_training_are_refused_by_number(self, tmp_path: Path) -> None:
         base = self.base()
-        base[234, 1] = np.inf
-        with pytest.raises(SourceError, match=r"row 234 .*skip_invalid"):
+        base[134, 1] = np.inf
+        with pytest.raises(SourceError, match=r"row 134 .*skip_invalid"):
             build(base, tmp_path / "index", workers=0, **SMALL)
 
     def test_are_left_out_on_demand(self, tmp_path: Path) -> None:
         base = self.base()
-        base[234, 1] = np.inf
+        base[134, 1] = np.inf
         result = build(base, tmp_path / "index", workers=0, skip_invalid=True, **SMALL)
         assert (result.rows, result.left_out) == (ROWS - 3, 3)
         with open_index(tmp_path / "index") as index:
             ids, _ = index.search(base[0], ROWS, SearchParams.unlimited())
-            assert sorted(ids[0]) == [-1] * 3 + [row for row in range(ROWS) if row not in (234, 1500, 1900)]
+            assert sorted(ids[0]) == [-1] * 3 + [row for row in range(ROWS) if row not in (134, 1500, 1900)]
         assert verify_index(tmp_path / "index") == []
 
 
@@ -260,7 +294,7 @@ class Count:
 
 
 def flaky(task: Count, tick: Tick) -> int:
-    """Fails as often as the task's number says."""
+    """Fails as often as the task's number."""
     mark = Path(task.place) / str(task.number)
     failures = len(mark.read_text()) if mark.exists() else 0
     tick(4)

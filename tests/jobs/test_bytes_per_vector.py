@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers.sizes import sized
 from helpers.small_builds import contents, recipe_of, vectors
 
 import aggtree
@@ -14,7 +15,8 @@ from aggtree.jobs.planning import plan
 from aggtree.storage.index.format import PLANES_VERSION, TREE
 from aggtree.storage.index.manifest import read_manifest
 
-OPTIONS: dict[str, Any] = {"bytes_per_vector": 6, "train_rows": 2000, "shard_rows": 700, "beam": 4}
+TRAIN_ROWS, BEAM = sized(2000, 300), sized(4, 2)
+OPTIONS: dict[str, Any] = {"bytes_per_vector": 6, "train_rows": TRAIN_ROWS, "shard_rows": 700, "beam": BEAM}
 QUERIES = vectors(20, seed=1)
 
 
@@ -61,7 +63,7 @@ def test_what_is_chosen() -> None:
         plain = recipe_of(200_000, words=words, metric="ip")
         assert not {"planes", "stage"} & plain.to_json().keys() and plain.train_rows == 200_000
     for name, value in (("bucket", 5), ("direct_leaves", 2), ("norm_bytes", 4)):
-        with pytest.raises(ValueError, match=f"{name} {value}: leaves in planes have no choice of it"):
+        with pytest.raises(ValueError, match=f"{name} {value}: does not apply to leaves in planes"):
             recipe_of(3100, bytes_per_vector=6, **{name: value})
     for wrong in (0, 1, 129):
         with pytest.raises(ValueError, match=f"bytes_per_vector {wrong}: expected 2 to 128"):
@@ -124,7 +126,7 @@ def test_reused_dictionaries_make_the_same_codes(
     place: Path, index: Path, metric: str, tmp_path: Path
 ) -> None:
     again = tmp_path / "again"
-    aggtree.build(place / "base.npy", again, metric=metric, dictionaries=index, workers=0, beam=4)
+    aggtree.build(place / "base.npy", again, metric=metric, dictionaries=index, workers=0, beam=BEAM)
     assert read_manifest(again).first_segment.planes
     for old, new in zip(*(sorted(path.glob("build-*/tree/*")) for path in (index, again)), strict=True):
         assert old.read_bytes() == new.read_bytes(), old.name
@@ -146,7 +148,8 @@ def test_damage_is_found_and_repaired(place: Path, index: Path, metric: str, tmp
 
 def test_the_command(place: Path, tmp_path: Path) -> None:
     arguments = ["build", str(place / "base.npy"), str(tmp_path / "index"), "--bytes-per-vector", "6"]
-    arguments += ["--metric", "cosine", "--train-rows", "2000", "--shard-rows", "700", "--beam", "4"]
+    arguments += ["--metric", "cosine", "--shard-rows", "700"]
+    arguments += ["--train-rows", str(TRAIN_ROWS), "--beam", str(BEAM)]
     answer = CliRunner().invoke(cli, [*arguments, "--workers", "0"], catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
     wrong = CliRunner().invoke(cli, [*arguments[:4], "1000"])

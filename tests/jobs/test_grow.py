@@ -424,7 +424,7 @@ def test_drift_is_told_and_training_goes_on(
     np.save(grown.parent / "other.npy", other)
     arguments = ["append", str(grown), str(grown.parent / "other.npy"), "--workers", "0"]
     answer = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert "the dictionaries do not suit these vectors" in answer.output
+    assert "the dictionaries do not fit these vectors" in answer.output
     assert f"--dictionaries {grown} --continue" in answer.output
     source = f"joined:{place / 'all.npy'},{grown.parent / 'other.npy'}"
     options = OPTIONS | {"batch_rows": 4100, "train_rows": 4100, "dictionaries": grown, "workers": 0}
@@ -445,7 +445,7 @@ def test_dictionaries_of_another_kind_are_refused(place: Path, tmp_path: Path) -
     for message, options in {
         "leave them out": {"words": 16},
         "are for l2": {"metric": "cosine"},
-        "names no index to go on from": {"dictionaries": 3, "continue_training": True},
+        "names no index to continue from": {"dictionaries": 3, "continue_training": True},
     }.items():
         with pytest.raises(ValueError, match=message):
             aggtree.build(place / "1.npy", tmp_path / "i", **{"dictionaries": place / "whole"} | options)
@@ -460,8 +460,8 @@ def test_the_command_line(place: Path, grown: Path) -> None:
         return answer.output
 
     (grown.parent / "gone.txt").write_text("1\n2\n3\n")
-    assert "3 deleted, 3,097 left" in run("delete", grown, grown.parent / "gone.txt")
-    assert "7 deleted, 3 were not there any more" in run("delete", grown, "0:10")
+    assert "3 deleted, 3,097 remain" in run("delete", grown, grown.parent / "gone.txt")
+    assert "7 deleted, 3 not in the index" in run("delete", grown, "0:10")
     told = run("info", grown)
     assert "10 rows were deleted" in told and "1,203" in told and "mean squared error" in told
     facts = json.loads(run("info", grown, "--json"))
@@ -472,8 +472,8 @@ def test_the_command_line(place: Path, grown: Path) -> None:
     )
     assert "there already, rows 2,001 to 3,099" in run("append", grown, place / "2.npy", "--workers", 0)
     assert "one tree of 3,090 rows" in run("compact", grown, "--workers", 0)
-    assert "one tree without deleted rows already" in run("compact", grown, "--workers", 0)
-    assert "every byte is right" in run("verify", grown)
+    assert "already one tree without deleted rows" in run("compact", grown, "--workers", 0)
+    assert "no damage found" in run("verify", grown)
     assert "3,090 rows" in run("info", grown)
 
 

@@ -1,5 +1,6 @@
 """The names a user imports: typed, documented, completed by an editor, and explained when misspelt."""
 
+import ast
 import inspect
 import re
 import subprocess
@@ -124,3 +125,29 @@ def test_a_type_checker_sees_misspelt_keywords(tmp_path: Path) -> None:
     found = {int(line): text for line, text in ERROR.findall(answer.stdout)}
     assert found.keys() == WRONG_LINES.keys(), answer.stdout + answer.stderr
     assert all(found[line].startswith(text) for line, text in WRONG_LINES.items()), answer.stdout
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    """Each name is imported when it is used; neither numba nor Dask nor zarr before."""
+    script = (
+        "import sys, aggtree; heavy = {'numpy', 'numba', 'dask', 'distributed', 'zarr'} & {*sys.modules};"
+        "assert not heavy, heavy; assert {*aggtree.__all__} <= {*dir(aggtree)};"
+        "aggtree.open; heavy = {'dask', 'distributed', 'zarr', 'click', 'rich', 'psutil'} & {*sys.modules};"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_type_checkers_see_the_names_that_are_imported_late() -> None:
+    for package in (aggtree, aggtree.engine):
+        tree = ast.parse(Path(str(package.__file__)).read_text())
+        (seen,) = (node for node in tree.body if isinstance(node, ast.If))
+        homes = {
+            alias.name: (node.module or "").removeprefix(f"{package.__name__}.")
+            for node in seen.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        assert homes == package._HOMES and {*homes} == {*package.__all__}
+    with pytest.raises(AttributeError, match="no attribute 'serach'"):
+        getattr(aggtree, "ser" + "ach")

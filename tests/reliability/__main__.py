@@ -1,6 +1,6 @@
 """Run one of the long tests, or all of them.
 
-    python -m reliability kills|faults|damage|fuzz|readers|all [--work DIR] [--seed N]
+    python -m reliability kills|faults|damage|fuzz|readers|forgeries|threads|all [--work DIR] [--seed N]
 
 Started in tests/ with the repository's root on PYTHONPATH, as `make reliability` does. Prints one line of
 counts for each, appends it to bench/results/reliability.jsonl and to the page on reliability, and ends with
@@ -17,7 +17,7 @@ from pathlib import Path
 from bench import record
 from reliability import page
 
-NAMES = ("kills", "faults", "damage", "fuzz", "readers")
+NAMES = ("kills", "faults", "damage", "fuzz", "readers", "forgeries", "threads")
 
 
 def run(name: str, work: Path | None, seed: int) -> bool:

@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 from helpers.places import program
+from helpers.sizes import sized
 from helpers.small_index import add_segment, make_index, make_sample
 
 from aggtree.engine.params import TreeParams
@@ -20,11 +21,15 @@ from aggtree.storage.index import first_groups
 
 FLIPS, LIES = 400, 150
 SAMPLES = {
-    "wide": lambda: make_sample(3000, (300, 7, 256, 16)),
-    "narrow": lambda: make_sample(2000, (9, 256, 200), params=TreeParams(bucket=20, norm_bytes=2)),
-    "long": lambda: make_sample(2000, (20, *[30] * 8), params=TreeParams(bucket=32)),
-    "exact": lambda: make_sample(1500, (5, 8, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)),
-    "grouped": lambda: make_sample(1500, (700, 5, 6), params=TreeParams(bucket=2)),
+    "wide": lambda: make_sample(sized(3000, 300), (300, 7, 256, 16)),
+    "narrow": lambda: make_sample(
+        sized(2000, 200), (9, 256, 200), params=TreeParams(bucket=20, norm_bytes=2)
+    ),
+    "long": lambda: make_sample(sized(2000, 200), (20, *[30] * 8), params=TreeParams(bucket=32)),
+    "exact": lambda: make_sample(
+        sized(1500, 150), (5, 8, 4, 3, 2), params=TreeParams(bucket=1, norm_bytes=4)
+    ),
+    "grouped": lambda: make_sample(sized(1500, 150), (700, 5, 6), params=TreeParams(bucket=2)),
 }
 LARGE = {"large": lambda: make_sample(12_000, (1000, 60, 256, 16))}
 
@@ -38,7 +43,7 @@ def damage(index: Path, name: str, seed: int, flips: int, lies: int) -> dict[str
     else:
         make_index(index, sample)
     if name == "exact":  # grown and shrunk
-        add_segment(index, replace(sample, codes=sample.codes[::-3]), deleted=(0, 77, 1600))
+        add_segment(index, replace(sample, codes=sample.codes[::-3]), deleted=(0, 77, sized(1600, 160)))
     command = program("reliability.programs.damage_index", index, seed, flips, lies)
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -20,6 +20,16 @@ BARS = {
         "≥ 2,000 flips, all found, 0 crashes, 0 hangs",
     ),
     "fuzz": ("corrupted files for every reader", "make fuzz", "≥ 100,000 inputs, 0 crashes, own errors only"),
+    "forgeries": (
+        "indexes forged under matching checksums",
+        "make forgeries",
+        "≥ 5,000, 0 crashes, hangs or rows that do not exist",
+    ),
+    "threads": (
+        "16 threads that share one index",
+        "make threads",
+        "≥ 1,000,000 answers, 0 wrong, 0 other errors",
+    ),
     "readers": (
         "readers while the index is rebuilt",
         "make readers",

@@ -19,7 +19,7 @@ from helpers.small_builds import SMALL, SMALL_ARGUMENTS, contents, vectors
 from aggtree.jobs.build import build
 from aggtree.jobs.cli.main import main
 from aggtree.jobs.planning import plan
-from aggtree.storage.index.build_report import REPORT
+from aggtree.storage.index.format import REPORT
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.verify.index import verify_index
 from aggtree.storage.work.job_record import JobRecord

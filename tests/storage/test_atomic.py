@@ -120,7 +120,7 @@ def test_errors_of_the_system_become_one_clear_line(tmp_path, failing, code, exp
     assert str(error.value).startswith(f"{tmp_path / 'big'}: ")
 
 
-def test_a_real_read_only_directory_is_told(tmp_path):
+def test_a_real_read_only_directory_is_reported(tmp_path):
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     tmp_path.chmod(0o500)
@@ -128,7 +128,7 @@ def test_a_real_read_only_directory_is_told(tmp_path):
         write_bytes(tmp_path / "f", b"x")
 
 
-def test_a_really_full_disk_is_told():
+def test_a_really_full_disk_is_reported():
     path = Path("/dev/full")
     with pytest.raises(DiskError, match="no space left"), path.open("wb", buffering=0) as full:
         file = atomic.NewFile(path, full.fileno(), 0)

@@ -251,7 +251,7 @@ def test_labels_the_first_dictionary_does_not_have_are_refused(tmp_path):
 def test_no_index_is_one_clear_line(tmp_path):
     with pytest.raises(IndexFormatError, match="no such directory"):
         open_index(tmp_path / "nowhere")
-    with pytest.raises(IndexFormatError, match="not finished"):
+    with pytest.raises(IndexFormatError, match="a directory without manifest"):
         open_index(tmp_path)
 
 

@@ -88,7 +88,7 @@ def test_work_without_a_record_is_not_a_build(tmp_path):
     assert sorted(tmp_path.iterdir()) == [job.work_directory]
 
 
-def test_a_damaged_job_is_told(tmp_path):
+def test_a_damaged_job_is_reported(tmp_path):
     job = start_job(tmp_path, PARAMETERS, SOURCE)
     (job.work_directory / JOB).write_bytes(b"x")
     with pytest.raises(IndexFormatError, match=JOB):

@@ -120,6 +120,49 @@ def test_a_container_of_this_machine_is_no_other_host(tmp_path):
         pass
 
 
+def another(**changes):
+    """This process as another one would be recorded that ended long ago."""
+    return lock.asdict(Owner.this_process()) | {"pid": 2**22 + 1, "start": "5"} | changes
+
+
+def is_refused(path):
+    with pytest.raises(BuildLockedError, match=f"remove {path / 'lock'}"), BuildLock(path):
+        pass
+    return (path / "lock").exists()
+
+
+def test_another_machine_with_this_host_name_is_believed(tmp_path):
+    write_sealed(tmp_path / "lock", another(boot="another", machine="another"))
+    assert is_refused(tmp_path)
+
+
+def test_a_container_elsewhere_with_this_host_name_is_believed(tmp_path, monkeypatch):
+    """Its image may have given it the machine's id of this container."""
+    monkeypatch.setattr(lock, "_namespace", lambda: "pid:[4026532001]")
+    assert Owner.this_process().machine == ""
+    write_sealed(tmp_path / "lock", another(boot="another", namespace="pid:[4026532001]"))
+    assert is_refused(tmp_path)
+
+
+def test_a_machine_that_was_booted_again_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_machine", lambda: "0123")
+    write_sealed(tmp_path / "lock", another(boot="the last one", start="5"))
+    with BuildLock(tmp_path):
+        assert read_sealed(tmp_path / "lock")["machine"] == "0123"
+
+
+@pytest.mark.parametrize(("boot", "taken"), [("the last one", False), (None, True)])
+def test_a_lock_of_an_older_release_is_read(tmp_path, boot, taken):
+    old = another()
+    del old["machine"], old["namespace"]
+    write_sealed(tmp_path / "lock", old | ({"boot": boot} if boot else {}))
+    if not taken:
+        assert is_refused(tmp_path)
+        return
+    with BuildLock(tmp_path):
+        pass
+
+
 @pytest.mark.parametrize("content", [b"", b"half a rec", b'{"pid": 1}', bytes(5000)])
 def test_a_lock_without_a_name_is_taken_over(tmp_path, content):
     (tmp_path / "lock").write_bytes(content)
@@ -149,6 +192,10 @@ class TestWithoutLocksOfTheSystem:
         with BuildLock(tmp_path):
             pass
 
+    def test_a_process_that_cannot_be_seen_from_here_is_believed(self, tmp_path):
+        write_sealed(tmp_path / "lock", another(namespace="pid:[4026532001]"))
+        assert is_refused(tmp_path)
+
     def test_a_process_that_got_the_number_later_is_another(self, tmp_path):
         write_sealed(tmp_path / "lock", lock.asdict(Owner.this_process()) | {"start": "1"})
         with BuildLock(tmp_path):
@@ -160,6 +207,7 @@ def test_a_system_without_proc_has_no_start(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", missing)
+    monkeypatch.setattr(Path, "readlink", missing)
     owner = Owner.this_process()
-    assert (owner.boot, owner.start) == ("", "")
-    assert not owner.is_gone()
+    assert (owner.boot, owner.start, owner.machine, owner.namespace) == ("", "", "", "")
+    assert owner.is_near() and not owner.is_gone()

@@ -175,7 +175,7 @@ WRONG_SEGMENTS = {
     "there twice": (("segments", 1), "copy of the first"),
     "is not in build-": (("segments", 0, "files", 1, "path"), "build-000000000000/x"),
     "different dictionaries": (("segments", 0, "files", 0, "crc32c"), "00000000"),
-    "for the rows that are there": (("live", "path"), "../live-00000000"),
+    "for the existing rows": (("live", "path"), "../live-00000000"),
     "bytes of": (("live", "bytes"), 89),
     "deleted rows": (("live", "deleted"), 0),
     "702 deleted rows": (("live", "deleted"), 702),

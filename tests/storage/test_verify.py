@@ -12,16 +12,20 @@ import pytest
 from helpers.small_index import make_index, make_sample
 
 from aggtree.engine.params import TreeParams
+from aggtree.engine.search.tuned import Tuning
 from aggtree.engine.tree.check_kernels import add_leaf_sums, code_sum, disordered_leaf, mark_ids
 from aggtree.engine.tree.layout import build_tree, record_sizes
 from aggtree.storage.errors import IndexFormatError
+from aggtree.storage.index import build_report
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_dictionaries, save_dictionaries
 from aggtree.storage.index.file_record import FileRecord
-from aggtree.storage.index.format import DICTIONARIES, MANIFEST
+from aggtree.storage.index.format import DICTIONARIES, MANIFEST, REPORT, TUNING
 from aggtree.storage.index.manifest import IndexManifest, commit_manifest
 from aggtree.storage.index.reader import open_index
+from aggtree.storage.index.tuning import write_tuning
 from aggtree.storage.index.writer import file_record
+from aggtree.storage.sealed_json import write_sealed
 from aggtree.storage.verify import deep as deep_checks
 from aggtree.storage.verify import index as verify
 from aggtree.storage.verify import norms as norm_checks
@@ -49,6 +53,23 @@ def test_a_whole_index_has_no_damage(tmp_path, monkeypatch, name):
     assert verify_index(tmp_path / "i", lambda *now: told.append(now), workers=2) == []
     size = sum(record.bytes for record in manifest.all_files)
     assert told[-1] == (size, size)
+
+
+def test_every_changed_bit_beside_the_index_is_found(tmp_path):
+    manifest = make_index(tmp_path / "i")
+    report = {"format": build_report.FORMAT, "version": build_report.VERSION, "build": manifest.identity}
+    write_sealed(tmp_path / "i" / REPORT, report | {"stages": [], "distortions": [1.5], "rounds": 0})
+    write_tuning(tmp_path / "i", Tuning(build=manifest.identity))
+    assert verify_index(tmp_path / "i") == []
+    for name in (REPORT, TUNING):
+        data = (tmp_path / "i" / name).read_bytes()
+        for place in range(0, len(data), 7):
+            changed = bytearray(data)
+            changed[place] ^= 1 << place % 8
+            (tmp_path / "i" / name).write_bytes(changed)
+            assert [damage.file for damage in verify_index(tmp_path / "i")] == [name], place
+        (tmp_path / "i" / name).unlink()
+    assert verify_index(tmp_path / "i") == []
 
 
 def test_every_changed_bit_is_found(tmp_path):
@@ -118,7 +139,7 @@ def test_an_index_replaced_meanwhile_is_not_damaged(tmp_path, monkeypatch):
     assert verify_index(tmp_path / "i") == []
 
 
-def test_a_block_the_device_does_not_give_is_told(tmp_path, monkeypatch):
+def test_a_block_the_device_does_not_give_is_reported(tmp_path, monkeypatch):
     make_index(tmp_path / "i")
 
     def broken(*_):
@@ -225,7 +246,7 @@ def far_label(array, manifest):
         ("leaf_start", change(-1, 501), "501 at the end, expected 500"),
         ("labels", change(0, 3), "label 3 of the root"),
         ("norms", change(0, 3), "of the root, expected 0"),
-        ("labels", change(1, 99), "first_labels says"),
+        ("labels", change(1, 99), "first_labels has"),
         ("labels", swap_siblings, "below one parent, expected rising labels"),
         ("labels", far_label, "label 200 of a dictionary of 7 words"),
         ("first_labels", change(0, 299), "expected rising labels"),
@@ -301,7 +322,7 @@ def test_a_deep_check_finds_a_tree_of_other_codes(tmp_path):
     recommitted(tmp_path / "i", manifest, "codes.zarr/c/1/0")
     assert verify_index(tmp_path / "i") == []
     (damage,) = verify_index(tmp_path / "i", deep=True)
-    assert "rows 200 to 400: the tree holds other codes than codes.zarr" in str(damage)
+    assert "rows 200 to 400: the codes in the tree differ from those in codes.zarr" in str(damage)
 
 
 def test_damages_are_told_in_order():

@@ -1,4 +1,4 @@
-"""Codes of single rows of an index, for reconstructions: from its code store, wherever that is.
+"""Codes of single rows of an index, for reconstructions, from its code store.
 
 The tree leads from codes to rows and not back; the code store has the codes in the order of the rows.
 """
@@ -21,7 +21,7 @@ def rows_of_ids(
     """The row of each id, (n,) int64 in the order given; ValueError names an id that the index lacks.
 
     rows : of the index, deleted ones too
-    kept : a bit for each row that is there; None when all are
+    kept : a bit for each row that exists; None if all do
     """
     wanted = np.atleast_1d(np.asarray(ids))
     if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):

@@ -1,4 +1,4 @@
-"""What an index is, from its manifest alone, as people read it."""
+"""A description of an index for people, from its manifest alone."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def format_words(manifest: IndexManifest) -> str:
 
 
 def index_facts(path: Path, manifest: IndexManifest) -> dict[str, str]:
-    """What is worth knowing of an index at a glance."""
+    """The main facts about an index."""
     needed = sum(size for name, size in bytes_by_part(manifest).items() if name != CODES)
     return {
         "path": str(path),

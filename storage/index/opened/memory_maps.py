@@ -42,10 +42,10 @@ def physical_memory() -> int:
 
 
 def limit_read_ahead(maps: Sequence[mmap.mmap]) -> bool:
-    """Turn reading ahead off for maps that together exceed half of the memory; whether it was.
+    """Turn read-ahead off for maps that together exceed half of the memory; returns whether it did.
 
-    Reading ahead warms a file that fits into memory within some queries. Of a larger one it would fetch a
-    hundred times what a query needs, and push out what others need.
+    Read-ahead warms a file that fits into memory within a few queries. For a larger file it would fetch a
+    hundred times what a query needs, and evict what others need.
     """
     if sum(len(pages) for pages in maps) <= physical_memory() // 2:
         return False
@@ -56,7 +56,7 @@ def limit_read_ahead(maps: Sequence[mmap.mmap]) -> bool:
 
 
 def warm(maps: Sequence[mmap.mmap], progress: Callable[[int, int], None] | None = None) -> None:
-    """Bring all pages into memory; `progress` is called with the bytes done and all bytes."""
+    """Read all pages into memory; `progress` is called with the bytes done and all bytes."""
     total, done = sum(len(pages) for pages in maps), 0
     for pages in maps:
         if total < physical_memory():

@@ -1,7 +1,7 @@
 """Exact distances from the rows of one source of vectors.
 
-The rows a batch of queries needs are few and far apart. A local file whose rows lie as they are served
-is mapped, and distances are computed where the rows lie. From any other source each row is read once per
+The rows a batch of queries needs are few and far apart. A local file that stores rows as they are served
+is mapped, and distances are computed in place. From any other source each row is read once per
 block of queries, in ascending order.
 """
 
@@ -89,13 +89,13 @@ class RawVectors:
             return np.concatenate(list(pool.map(self.source.take, parts)))
 
     def _check_size(self) -> None:
-        """Refuse a mapped file that became shorter: reading behind its end would end the process."""
+        """Refuse a mapped file that became shorter: reading behind its end would kill the process."""
         pages = self._mapped.pages if self._mapped is not None else None
         if pages is not None and pages.size() < len(pages):
             raise SourceError(f"{self.source.spec}: became shorter while it was open: open the index again")
 
     def _fetch(self, rows: NDArray[np.int64]) -> None:
-        """Bring rows into the page cache, several at once."""
+        """Read rows into the page cache, several at once."""
         if self._mapped is None:
             return
         vectors = self._mapped.vectors

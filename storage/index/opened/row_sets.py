@@ -16,7 +16,7 @@ Within = NDArray[np.bool_] | NDArray[np.integer] | Sequence[int] | range | str |
 
 
 def make_filter(within: Within, rows: int, own_ids: OwnIds | None) -> Filter:
-    """The rows a user allows, of an index of `rows` rows; ValueError for one that is not there."""
+    """The rows a user allows, of an index of `rows` rows; ValueError for a row that the index lacks."""
     if isinstance(within, Filter):
         if within.rows != rows:
             raise ValueError(

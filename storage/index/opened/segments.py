@@ -1,8 +1,8 @@
 """The files of one segment that queries need, mapped read-only and compared with the manifest.
 
-What is compared are names, sizes, dtypes and counts, and the labels of the first level. The data behind
-them is not read; the search kernels cut every range they read to the arrays, so damaged data gives wrong
-answers and never a crash, and `verify` finds it.
+Names, sizes, dtypes, counts and the labels of the first level are compared. The other data is not read; the
+search kernels clip every range to the arrays, so damaged data gives wrong answers but never a crash, and
+`verify` finds it.
 """
 
 import mmap

@@ -1,8 +1,8 @@
 """One committed state of an index, open: what a search holds from its first step to its last.
 
-A snapshot is never changed. A newer commit is another snapshot, which takes over the segments that stayed;
-closing an index drops its snapshot. A search on another thread keeps the one it began with, and with it the
-maps, until it returns.
+A snapshot is immutable. A newer commit is another snapshot, which shares the segments that did not change;
+closing an index drops its snapshot. A search on another thread keeps the snapshot it began with, and with
+it the maps, until it returns.
 """
 
 import threading
@@ -32,7 +32,7 @@ from aggtree.storage.row_bits import clear_missing, extended
 
 
 class Snapshot:
-    """The files of one commit, mapped, and what they can be queried for.
+    """The mapped files of one commit, and the queries they answer.
 
     own_ids : the user's id of each row, or None.
     maps : the pages of all files.
@@ -86,8 +86,9 @@ class Snapshot:
         )
 
     def nearest(self, queries: ArrayLike, request: SearchRequest) -> tuple[Answer, SearchCounts]:
-        """The k nearest of each query, by own ids if there are any, and how much each query looked at."""
+        """The k nearest of each query, by own ids if there are any, and how much each query visited."""
         found, counts = find_nearest(self.space, queries, request)
+        self._check_rows(found.ids)
         if self.own_ids is not None:
             found = Answer(self.own_ids.of_rows(found.ids), found.distances)
         return found, counts
@@ -95,12 +96,21 @@ class Snapshot:
     def within_radius(self, queries: ArrayLike, request: SearchRequest) -> RangeAnswer:
         """All that a search visits within the radius of each query."""
         found = find_within_radius(self.space, queries, request)
+        self._check_rows(found.ids)
         if self.own_ids is not None:
             found = found._replace(ids=self.own_ids.of_rows(found.ids))
         return found
 
+    def _check_rows(self, rows: NDArray[np.int64]) -> None:
+        """IndexFormatError for a row that the index does not have; nothing else reads all rows of a tree."""
+        # -1, which is no answer, becomes 0; other numbers below 0 become large.
+        known = self.manifest.all_source_rows
+        if (rows + 1).view(np.uint64).max(initial=0) > known:
+            wrong = rows[(rows < -1) | (rows >= known)][0]
+            raise IndexFormatError(f"{self.path}: row {wrong} in a tree of {known} rows: damaged, verify it")
+
     def filter(self, within: Within) -> Filter:
-        """The rows a user allows and that are there."""
+        """The rows a user allows, without deleted ones."""
         if isinstance(within, Filter) and within in self._filters:
             return within
         made = make_filter(within, self.manifest.all_source_rows, self.own_ids)
@@ -145,6 +155,6 @@ class Snapshot:
 
 
 def _open_segments(path: Path, manifest: IndexManifest, before: Snapshot | None) -> list[OpenSegment]:
-    """All segments; those that an earlier snapshot has open are not opened again."""
+    """All segments; those already open in an earlier snapshot are shared."""
     known = {segment.files: segment for segment in before.segments} if before is not None else {}
     return [known.get(segment.files) or OpenSegment(path, segment) for segment in manifest.segments]

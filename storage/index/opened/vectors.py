@@ -1,8 +1,8 @@
-"""The vectors behind the ids of an index, for exact distances: its sources, found again and compared.
+"""The vectors of an index, for exact distances: its sources, reopened and compared with it.
 
-An index that has grown was made from several sources, one after the other; each is ranked where its rows
-lie, and the nearest of all are the nearest. Nothing here is closed by hand: a file is closed with the last
-search that holds it, so that closing an index pulls none away from a search on another thread.
+An index with appended segments has several sources; candidates are ranked within each source, and the
+results merged. Files are not closed explicitly: a file closes with the last search that holds it, so
+closing an index does not disturb a search on another thread.
 """
 
 import os
@@ -23,6 +23,7 @@ from aggtree.storage.errors import SourceError
 from aggtree.storage.index.file_record import SourcePiece
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.opened.raw_vectors import RawVectors
+from aggtree.storage.places import may_open, refusal
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source
 from aggtree.storage.sources.joined import JoinedSource, rows_of
@@ -97,7 +98,7 @@ class IndexVectors:
 class LazyVectors:
     """The vectors of one state of an index, opened when a search first needs them.
 
-    given : where they are, if not where they were when the index was built
+    given : their location, if they moved since the build
     """
 
     def __init__(self, index: Path, manifest: IndexManifest, given: Vectors | None = None) -> None:
@@ -110,11 +111,11 @@ class LazyVectors:
 
     @property
     def location(self) -> str | None:
-        """What opens the given vectors in another process; None for arrays, and if none were given."""
+        """Location that opens the given vectors in another process; None for arrays or if none were given."""
         return self._given if isinstance(self._given, str) else None
 
     def open(self) -> IndexVectors:
-        """The vectors; SourceError when they are gone or have changed."""
+        """The vectors; SourceError if they are missing or have changed."""
         with self._lock:
             if self._opened is None:
                 source = None if self._given is None else _as_source(self._given)
@@ -125,7 +126,7 @@ class LazyVectors:
             return self._opened
 
     def open_if_present(self) -> IndexVectors | None:
-        """The vectors, or None; missing ones are looked for once."""
+        """The vectors, or None; a missing file is searched for only once."""
         if self._opened is None and self._missing:
             return None
         try:
@@ -143,7 +144,7 @@ class LazyVectors:
 
 
 def _open_vectors(index: Path, manifest: IndexManifest, given: VectorSource | None) -> IndexVectors:
-    """The vectors of an index, from the source given or those recorded; SourceError if they are others."""
+    """The vectors of an index, from the source given or those recorded; SourceError if they changed."""
     pieces = manifest.all_pieces
     if given is not None and len(pieces) > 1 and given.rows != manifest.all_source_rows:
         expected = f"expected the {manifest.all_source_rows:,} of {index} in order"
@@ -160,7 +161,7 @@ def _open_vectors(index: Path, manifest: IndexManifest, given: VectorSource | No
 
 
 def _refuse_others(index: Path, source: VectorSource, piece: SourcePiece, metric: Metric) -> None:
-    """SourceError if the rows are not those that were encoded."""
+    """SourceError if the rows differ from those that were encoded."""
     found = metric_source(source, metric).fingerprint()
     different = [name for name in found if found[name] != piece.source.get(name)]
     if different:
@@ -190,6 +191,8 @@ def _is_location(vectors: Vectors | None) -> bool:
 def _recorded_source(index: Path, piece: SourcePiece) -> VectorSource:
     if not piece.vectors:
         raise SourceError(f"{index}: was built from an array, exact distances need it again: {REMEDY}")
+    if not may_open(piece.vectors, piece.vectors_seal):
+        raise SourceError(refusal(index, "vectors", piece.vectors, REMEDY))
     try:
         return open_source(piece.vectors)
     except SourceError as error:

@@ -17,7 +17,7 @@ from aggtree.storage.sources.base import VectorSource, check_shape, served_dtype
 class ChunkedRows(VectorSource):
     """A source that is read chunk by chunk, and whose scattered rows need each chunk once.
 
-    Memory beyond the answer: one decoded chunk, the smallest piece the file can give.
+    Memory beyond the result: one decoded chunk, the smallest piece that can be read.
     """
 
     def __init__(self, spec: str, shape: tuple[int, ...], stored: np.dtype[Any], chunk_rows: int) -> None:
@@ -38,7 +38,7 @@ class ChunkedRows(VectorSource):
         return rows // self._chunk_rows
 
     def _chunk_edges(self, start: int, stop: int) -> list[int]:
-        """`start`, the first rows of the chunks that begin between, `stop`."""
+        """`start`, the first row of each chunk between, and `stop`."""
         step = self._chunk_rows
         return [start, *range((start // step + 1) * step, stop, step), stop]
 

@@ -1,4 +1,4 @@
-"""Rows that lie one after the other behind a header: big-ann files and .npy files."""
+"""Rows stored one after the other behind a header: big-ann files and .npy files."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """HDF5 files as ann-benchmarks writes them: data sets `train`, `test`, `neighbors`. Needs h5py.
 
-`file.hdf5` means its data set `train`; `file.hdf5::test` another one.
+`file.hdf5` is its data set `train`; `file.hdf5::test` another one.
 """
 
 from typing import Any

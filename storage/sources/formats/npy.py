@@ -42,7 +42,7 @@ def _header_text(reader: ByteReader) -> tuple[str, int]:
 
 
 def npy_layout(reader: ByteReader) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
-    """Type of the numbers, shape, byte where they start, and whether they lie column after column."""
+    """dtype, shape, offset of the values, and whether they are in column-major order."""
     text, offset = _header_text(reader)
     descr, order, shape = _DESCR.search(text), _ORDER.search(text), _SHAPE.search(text)
     if not (descr and order and shape):
@@ -79,7 +79,7 @@ def open_npy(reader: ByteReader) -> FlatRows:
 class NpyDirectory(VectorSource):
     """The .npy files of a directory, one after the other.
 
-    A part is opened for each read, so that thousands of parts need no thousands of open files.
+    A part is opened for each read, so that thousands of parts do not need thousands of open files.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,6 +1,6 @@
 """A column of lists in a parquet file, one vector per row. Needs pyarrow.
 
-`file.parquet` means its only column of lists; `file.parquet::name` chooses one. A row group is the
+`file.parquet` is its only column of lists; `file.parquet::name` chooses one. A row group is the
 smallest piece that can be decoded, and the last one is kept, so reading costs one row group of memory.
 """
 

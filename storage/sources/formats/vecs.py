@@ -2,7 +2,7 @@
 
     | dimension int32 | value | value | ... |   one row, little endian; every row repeats the dimension
 
-Every row that is read has its dimension checked, so a file whose rows lose step is found where it happens.
+Every row that is read has its dimension checked, so a file with misaligned rows is detected at the first one.
 """
 
 from typing import Any

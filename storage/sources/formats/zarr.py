@@ -1,7 +1,7 @@
 """A two-dimensional zarr array, format 2 or 3, sharded or not, local or behind a URL.
 
-zarr reads a chunk that is not there as fill values. A directory copied by halves would then be
-indexed as zeros without a word, so a source with missing chunks is refused.
+zarr reads a missing chunk as fill values. A partly copied directory would then be silently
+indexed as zeros, so a source with missing chunks is refused.
 """
 
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from aggtree.storage.errors import SourceError, UnreachableError
 from aggtree.storage.remote_files import explained_remote, is_url, remote_options
 from aggtree.storage.sources.formats.chunked_rows import ChunkedRows
 
-# More chunk files than this cannot be listed in reasonable time, and a damaged shape asks for more.
+# More chunk files than this cannot be listed in reasonable time; only a damaged shape implies more.
 MAX_OBJECTS = 10_000_000
 
 

@@ -13,7 +13,7 @@ from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import SearchParams, TreeParams
 from aggtree.engine.search.metrics import make_searcher
 from aggtree.engine.tree.layout import build_tree
-from aggtree.engine.tree.planes import fits_planes, pack_planes, plane_bytes, plane_count, unpack_leaves
+from aggtree.engine.tree.planes import allows_planes, pack_planes, plane_bytes, plane_count, unpack_leaves
 from aggtree.engine.tree.unpacked import node_blocks, unpacked
 
 WORDS = [(5, 16), (300, *[16] * 9), (40, 3, 16, 7), (256, *[16] * 32), (9, *[2] * 5)]
@@ -49,7 +49,7 @@ def test_what_is_packed_is_unpacked(rows: int, labels: int, norm_bytes: int, see
 
 
 def test_which_codes_fit() -> None:
-    assert [fits_planes(CodeLayout(words)) for words in ((300, 16, 3), (5, 17), (16,), (16, 16))] == [
+    assert [allows_planes(CodeLayout(words)) for words in ((300, 16, 3), (5, 17), (16,), (16, 16))] == [
         *(True, False, False, True)
     ]
     assert plane_count(CodeLayout((300, *[16] * 9)), 1) == 6
@@ -154,7 +154,7 @@ def test_filtered_answers_come_from_the_allowed_rows() -> None:
     allowed[ids[::3]] = True
     bits = np.packbits(allowed, bitorder="little")
     bits.flags.writeable = False
-    within = RowBits(bits, np.uint64(0))
+    within = RowBits(bits, np.uint64(0), False)
     answer, _ = searcher.search_with_counts(random_queries(3), 50, SearchParams.unlimited(), within=within)
     assert (answer.ids >= 0).all() and allowed[answer.ids].all()
 

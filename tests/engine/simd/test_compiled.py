@@ -1,5 +1,6 @@
 """Machine code on disk is used again while nothing it depends on has changed; no place for it is no error."""
 
+import gc
 import importlib.util
 import os
 import subprocess
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.sizes import needs_jit
 
-from aggtree.engine.simd import kernel_cache
+from aggtree.engine.simd import compile_notice, kernel_cache
 
 MODULE = """
 from aggtree.engine.simd.compiled import kernel
@@ -31,6 +32,29 @@ for kind in "fdbh" if sys.argv[2] == "0" else "hbdf":
     assert values.tolist() == [2, 4] and values.dtype.char == kind
 """
 
+CALLING_MODULE = """
+from aggtree.engine.simd.compiled import inlined, kernel
+
+@inlined
+def add(values, number):
+    for i in range(len(values)):
+        values[i] += number
+
+@kernel
+def add_three(values):
+    add(values, 1)
+    add(values, 2)
+"""
+LOAD = """
+import sys, numpy as np
+sys.path.insert(0, sys.argv[1])
+from some_kernels import double
+values = np.array([1.0, 2.0])
+double(values)
+assert values.tolist() == [2, 4] and sum(double.stats.cache_hits.values()) == 1
+assert "numba.np.linalg" not in sys.modules, "what numba can compile was imported"
+"""
+
 pytestmark = needs_jit
 
 
@@ -45,13 +69,19 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def hits_of(path: Path) -> int:
-    """How often the kernel of a module was found on disk, after it was imported anew and called once."""
+def imported(path: Path) -> Any:
+    """A kernel module, imported anew."""
     kernel_cache._checksum_of.cache_clear()
     spec = importlib.util.spec_from_file_location("some_kernels", path)
     assert spec is not None and spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def hits_of(path: Path) -> int:
+    """How often the kernel of a module was found on disk, after it was imported anew and called once."""
+    module = imported(path)
     values = np.array([1.5, 2.5])
     module.double(values)
     assert values.tolist() == [3, 5]
@@ -132,3 +162,52 @@ def test_eight_processes_start_at_once_on_an_empty_cache(module: Path, tmp_path:
     assert [process.wait() for process in processes] == [0] * 8
     assert len(list((tmp_path / "cache").rglob("*.nbk"))) == 4
     assert hits_of(module) == 1
+
+
+def test_a_kernel_is_compiled_with_all_it_calls(module: Path, tmp_path: Path) -> None:
+    """What is called has no machine code of its own, and one version whatever number it is given."""
+    module.write_text(CALLING_MODULE)
+    kernels, values = imported(module), np.array([1.5, 2.5])
+    kernels.add_three(values)
+    assert values.tolist() == [4.5, 5.5]
+    assert (len(kernels.add.signatures), len(kernels.add.part.signatures)) == (0, 1)
+    assert [file.name.partition("-")[0] for file in (tmp_path / "cache").rglob("*.nbk")] == ["add_three"]
+    kernels.add(values, 1)
+    assert values.tolist() == [5.5, 6.5], "it can be called from Python too"
+
+
+def test_compiled_code_is_loaded_without_the_compiler(module: Path, tmp_path: Path) -> None:
+    hits_of(module)
+    subprocess.run([sys.executable, "-c", LOAD, str(tmp_path)], check=True, cwd=tmp_path)
+
+
+def test_the_collector_runs_after_compilation(module: Path) -> None:
+    hits_of(module)
+    assert gc.isenabled()
+
+
+def test_compilation_that_takes_long_is_reported_once(
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compile_notice, "_NOTICE", compile_notice._Notice())
+    monkeypatch.setattr(compile_notice, "PATIENCE", 0.0)
+    hits_of(module)
+    hits_of(module)
+    imported(module).double(np.array([1], np.int8))
+    place = tmp_path / "cache" / kernel_cache.DIRECTORY
+    assert caplog.messages == [f"compiling kernels for this processor: once per machine, cached in {place}"]
+
+
+def test_a_short_compilation_is_not_reported(
+    module: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compile_notice, "_NOTICE", compile_notice._Notice())
+    monkeypatch.setattr(compile_notice, "PATIENCE", 600.0)
+    hits_of(module)
+    assert caplog.messages == []
+
+
+def test_the_report_says_when_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a file").write_text("no directory")
+    monkeypatch.setattr(kernel_cache, "places", lambda: iter([tmp_path / "a file" / "cache"]))
+    assert "every process compiles again" in compile_notice._where()

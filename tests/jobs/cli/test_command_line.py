@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers.sizes import sized
 from helpers.small_builds import DIMENSION, ROWS, SMALL_ARGUMENTS, contents, vectors
 
 from aggtree.jobs.cli.main import cli, main
@@ -17,13 +18,15 @@ from aggtree.jobs.running import executors
 from aggtree.jobs.running.progress import JsonProgress, PlainProgress, format_time, make_progress
 from aggtree.storage.sources.base import read_ground_truth
 
+QUERIES = sized(30, 8)
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with vectors, queries, exact neighbours and an index, all made by the command itself."""
     place = tmp_path_factory.mktemp("place")
     np.save(place / "base.npy", vectors())
-    np.save(place / "query.npy", vectors(30, seed=1))
+    np.save(place / "query.npy", vectors(QUERIES, seed=1))
     run("exact", place / "base.npy", place / "query.npy", "-k", "20", "--out", place / "truth.ivecs")
     run("build", place / "base.npy", place / "index", "--workers", "1", *SMALL_ARGUMENTS)
     return place
@@ -45,7 +48,7 @@ def fail(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 
 
 def test_exact_neighbours_are_exact(place: Path) -> None:
-    base, queries = vectors().astype(int), vectors(30, seed=1).astype(int)
+    base, queries = vectors().astype(int), vectors(QUERIES, seed=1).astype(int)
     distances = ((queries[:, None] - base) ** 2).sum(axis=2)
     expected = np.lexsort((np.broadcast_to(np.arange(ROWS), distances.shape), distances))[:, :20]
     np.testing.assert_array_equal(read_ground_truth(place / "truth.ivecs"), expected)
@@ -62,7 +65,7 @@ def test_search_reports_recall_and_writes_answers(place: Path) -> None:
     assert "R@100" not in text
     report = json.loads(run("search", index, query, "--json", "--ground-truth", place / "truth.ivecs"))
     assert 0 < report["recall"]["R@1"] <= report["recall"]["R@100"] <= 1
-    assert np.load(place / "answers.npy").shape == (30, 50)
+    assert np.load(place / "answers.npy").shape == (QUERIES, 50)
 
 
 def test_re_ranked_answers_are_exact(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +87,7 @@ def test_answers_within_a_set(place: Path, tmp_path: Path, capsys: pytest.Captur
     index, query, out = place / "index", place / "query.npy", tmp_path / "answers.npy"
     text = run("search", index, query, "-k", "9", "--rerank", "9", "--within", "100:200", "--out", out)
     assert "100 rows allowed" in text
-    near = ((vectors(30, seed=1)[:, None].astype(int) - vectors()[100:200].astype(int)) ** 2).sum(axis=2)
+    near = ((vectors(QUERIES, seed=1)[:, None].astype(int) - vectors()[100:200].astype(int)) ** 2).sum(axis=2)
     assert np.load(out)[:, 0].tolist() == (100 + near.argmin(axis=1)).tolist()
     np.save(tmp_path / "few.npy", np.array([7, 5]))
     run("search", index, query, "-k", "3", "--within", tmp_path / "few.npy", "--out", out)
@@ -99,7 +102,7 @@ def test_info_and_verify(place: Path) -> None:
         assert word in text
     facts = json.loads(run("info", place / "index", "--json"))
     assert facts["rows"] == ROWS and sum(facts["level_leaves"]) == ROWS
-    assert "every byte is right" in run("verify", place / "index", "--workers", "2")
+    assert "no damage found" in run("verify", place / "index", "--workers", "2")
 
 
 def test_verify_names_damage_and_exits_with_1(place: Path, tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_the_plan_tells_what_a_build_needs(place: Path) -> None:
     text = run("plan", place / "base.npy", "--memory", "1GiB", *SMALL_ARGUMENTS)
     for word in ("train", "encode", "sort", "build", "commit", "projected", "disk", "about"):
         assert word in text
-    facts = json.loads(run("plan", place / "base.npy", "--memory", "1GiB", "--json"))
+    facts = json.loads(run("plan", place / "base.npy", "--memory", "1GiB", "--json", *SMALL_ARGUMENTS))
     assert facts["projected"] <= 2**30
     assert facts["total_seconds"] > 0
 
@@ -132,6 +135,22 @@ def test_stages_one_by_one(place: Path, tmp_path: Path) -> None:
     assert "aggtree commit" in run("encode", base, index, "--workers", "0")
     run("commit", index, "--workers", "0")
     assert contents(index) == contents(place / "index")
+    assert "already built" in run("tree", index)  # the former name
+    assert "tree" not in cli.commands
+
+
+@pytest.mark.parametrize("name", ["commit", "tree", "info"])
+def test_ctrl_c_names_the_remedy_of_commands_that_can_continue(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("aggtree.jobs.build.continue_build", stop)
+    monkeypatch.setattr("aggtree.storage.index.reader.open_index", stop)
+    code, message = fail(capsys, name, place / "index")
+    assert code == 130 and message.startswith("stopped by Ctrl-C")
+    assert ("the same command continues" in message) == (name != "info")
 
 
 def test_json_events_of_a_build(place: Path, tmp_path: Path) -> None:
@@ -163,7 +182,7 @@ class TestErrors:
         [
             (["build", "missing.bvecs", "index"], "missing.bvecs"),
             (["build", "base.npy", "new", "--memory", "lots"], "memory 'lots'"),
-            (["build", "base.npy", "new", "--memory", "10MB"], "too little for"),
+            (["build", "base.npy", "new", "--memory", "10MB"], "not enough for"),
             (["build", "base.npy", "new", "--words", "many"], "words 'many'"),
             (["build", "base.npy", "new", "--words", "70000"], "70000 words"),
             (["build", "base.npy", "new", "--scheduler", "tcp://127.0.0.1:9"], "tcp://127.0.0.1:9"),
@@ -179,7 +198,7 @@ class TestErrors:
             (["verify", "missing"], "no index here"),
             (["commit", "empty"], "no build was started here"),
             (["exact", "base.npy", "query.npy", "--out", "no/such/place.npy"], "make it first"),
-            (["exact", "base.npy", "query.npy", "--out", "a.npy", "--memory", "1MB"], "too little for"),
+            (["exact", "base.npy", "query.npy", "--out", "a.npy", "--memory", "1MB"], "not enough for"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )

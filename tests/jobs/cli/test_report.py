@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.services.chromium import Browser, browser, find_browser
+from helpers.sizes import JIT
 from helpers.small_builds import SMALL, vectors
 
 import aggtree
@@ -19,8 +20,9 @@ from aggtree.jobs.report import figures as report_figures
 from aggtree.jobs.report.figures import IndexFigures, collect, spread_places
 from aggtree.jobs.running.memory import MemoryTrace
 from aggtree.storage.errors import IndexFormatError
-from aggtree.storage.index.build_report import REPORT, read_report
+from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.code_store import CodeStore
+from aggtree.storage.index.format import REPORT
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
@@ -65,11 +67,12 @@ def test_what_the_build_took_is_kept(index: Path) -> None:
     for stage in report.stages:
         assert stage.done == stage.total > 0 and stage.peak > 0 and stage.disk > 0 and stage.rate > 0
     # The first batch at the start and after each round, then the second batch.
-    assert len(report.distortions) == report.rounds + 2 and report.rounds > 0
-    assert report.distortions[report.rounds] < report.distortions[0]
+    assert len(report.distortions) == report.rounds + 2
+    if JIT:  # otherwise a batch has too few rows for a round
+        assert report.rounds > 0 and report.distortions[report.rounds] < report.distortions[0]
 
 
-def test_a_report_of_another_build_is_none_and_a_damaged_one_is_told(index: Path, tmp_path: Path) -> None:
+def test_a_report_of_another_build_is_none_and_a_damaged_one_is_reported(index: Path, tmp_path: Path) -> None:
     assert read_report(index, "0" * 12) is None
     assert read_report(tmp_path, "0" * 12) is None
     (tmp_path / REPORT).write_text("{}")

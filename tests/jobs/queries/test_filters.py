@@ -180,7 +180,7 @@ def test_every_way_to_name_rows(place: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(positive.ids, ids[best_of(queries, np.flatnonzero(ids >= 0), 5)])
 
 
-def test_wrong_filters_are_told(place: Path, tmp_path: Path) -> None:
+def test_wrong_filters_are_reported(place: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "floats.npy", np.zeros(3))
     wrong = {
         "row 3100 is not in the index, which has rows 0 to 3099": [5, 3100],

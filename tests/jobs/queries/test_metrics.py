@@ -195,7 +195,7 @@ def test_the_command_line(built: tuple[str, Path], tmp_path: Path) -> None:
     assert "rows of dimension" in run("plan", base, "--metric", metric, *SMALL_ARGUMENTS)
 
 
-def test_what_has_no_direction_is_told(built: tuple[str, Path], tmp_path: Path) -> None:
+def test_what_has_no_direction_is_reported(built: tuple[str, Path], tmp_path: Path) -> None:
     metric, place = built
     zero = np.zeros(DIMENSION, np.float32)
     with aggtree.open(place / "index") as index:
@@ -217,7 +217,7 @@ def test_what_has_no_direction_is_told(built: tuple[str, Path], tmp_path: Path) 
             assert 17 not in index.search(vectors(2, seed=1), 40, within=range(40)).ids
 
 
-def test_wrong_metrics_are_told(tmp_path: Path) -> None:
+def test_wrong_metrics_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="metric 'dot': expected l2 or ip or cosine"):
         aggtree.build(vectors(), tmp_path / "i", metric="dot", workers=0, **SMALL)
     with pytest.raises(ValueError, match="inner products need no norms"):

@@ -147,7 +147,7 @@ def test_floats_are_compared_exactly(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer.distances, [[d for d, _ in row] for row in expected], rtol=1e-6)
 
 
-def test_what_is_not_there_is_told(place: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(place: Path, tmp_path: Path) -> None:
     queries = vectors(2, seed=1)
     with aggtree.open(place / "index") as index, pytest.raises(ValueError, match="rerank 5: expected k"):
         index.search(queries, 10, rerank=5)

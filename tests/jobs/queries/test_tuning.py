@@ -22,7 +22,8 @@ from aggtree.jobs.running.progress import make_progress
 from aggtree.jobs.search import share_found
 from aggtree.jobs.tune import QuerySet, Resources, exact_queries, sampled_queries, tune_opened, without
 from aggtree.storage.errors import IndexFormatError, SourceError
-from aggtree.storage.index.tuning import TUNING, point_from_json, point_to_json, read_tuning, write_tuning
+from aggtree.storage.index.format import TUNING
+from aggtree.storage.index.tuning import point_from_json, point_to_json, read_tuning, write_tuning
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
 K = 5
@@ -74,9 +75,9 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
             assert in_time.recall >= point.recall
         with pytest.raises(ValueError, match="tuned for k 5, not for 100"):
             index.search(queries, recall=0.5)
-        with pytest.raises(ValueError, match=r"recall 1.1: the most that was measured is (1|0.9)"):
+        with pytest.raises(ValueError, match=r"recall 1.1: the highest measured recall is (1|0.9)"):
             index.search(queries, K, recall=1.1)
-        with pytest.raises(ValueError, match="the fastest that was measured takes"):
+        with pytest.raises(ValueError, match="the fastest measured search takes"):
             index.search(queries, K, time_ms=1e-9)
         for options in ({"rerank": 9}, {"params": SearchParams.unlimited()}, {"time_ms": 3.0}):
             with pytest.raises(ValueError, match="expected one of the three"):

@@ -155,7 +155,7 @@ from aggtree.jobs.planning import plan
 from aggtree.jobs.build import build
 plan.CLUSTER_ROWS = 1
 print("the script runs")
-print(build(sys.argv[1], sys.argv[2], workers=2, words=(16, 16, 16), shard_rows=700).rows)
+print(build(sys.argv[1], sys.argv[2], workers=2, words=(16, 16, 16), train_rows=500, shard_rows=700).rows)
 """
 
 

@@ -72,7 +72,7 @@ def test_a_place_that_cannot_be_written_is_no_error(
     assert len(children) == 2
 
 
-def test_the_child_does_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_builds_a_tiny_index(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
     plain = subprocess.run
 

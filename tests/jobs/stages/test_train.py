@@ -75,12 +75,14 @@ def test_stopped_after_every_checkpoint(
 
 
 def test_the_first_dictionary_does_not_see_the_rows_of_the_others(tmp_path: Path) -> None:
-    source, work = CountingSource(4100), job(tmp_path)
+    work = job(tmp_path)
+    batch = work.batch_rows
+    source = CountingSource(4 * batch + 100)
     train(source, work, threads=1, ahead=0, progress=Progress())
-    rows = training_rows(source.rows, work.batch_rows, work.train_rows, 300)
+    rows = training_rows(source.rows, batch, work.train_rows, 300)
     assert set(source.ranges) == set(rows.first) | set(rows.batches)
-    assert rows.first == [(0, 1000), (2000, 3000)]
-    assert rows.batches == [(1000, 2000), (3000, 4000)]
+    assert rows.first == [(0, batch), (2 * batch, 3 * batch)]
+    assert rows.batches == [(batch, 2 * batch), (3 * batch, 4 * batch)]
     dictionaries, _ = load_dictionaries(work.dictionaries)
     assert dictionaries.layout.words == WIDE["words"]
 
