@@ -1,12 +1,12 @@
 """Dictionary Annealing: learn dictionaries offline from a sample, or online from a stream.
 
 Equation ↔ function: heat and cool are `cooling.kmeans_round`, cooling all dictionaries at once is
-`cooling.joint_round`, multi-path encoding is `encoding.Encoder`. A wide first dictionary is learned
-first by k-means, from the first rows or beforehand by a `FirstDictionaryTrainer`, and locked; the others
-are annealed on x − c_1(i_1).
+`cooling.joint_round`, multi-path encoding is `encoding.Encoder`. A wide first dictionary is learned first,
+here or by a `FirstDictionaryTrainer`, and locked; the others are annealed on x − c_1(i_1).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -21,7 +21,6 @@ from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
 from aggtree.engine.training.annealing_state import OnlineState, norm_ranges, pack_state, unpack_state
 from aggtree.engine.training.cooling import (
     JOINT_ROWS_PER_WORD,
-    Encode,
     Narrow,
     distortion,
     encode_blocks,
@@ -243,12 +242,8 @@ class DictionaryAnnealing:
         if self._layout.wide and self._first is None:
             self._first = FirstWords(learn_first_dictionary(rows, self.params.words[0], rng, map_))
         residue = self._annealed_residue(rows, map_)
-        here, layout, per_word = (
-            self._rows_of_round(residue, 0),
-            self._narrow_layout(),
-            start_rows(self.params),
-        )
-        self._narrow = residual_start(here, layout, rng, map_, per_word)
+        here, per_word = self._rows_of_round(residue, 0), start_rows(self.params, self._scarce(residue))
+        self._narrow = residual_start(here, self._narrow_layout(), rng, map_, per_word)
         return residue
 
     def _adopt(self, start: Dictionaries, rows: Rows, map_: Map) -> Rows:
@@ -287,9 +282,6 @@ class DictionaryAnnealing:
         beam = self.params.early_beam if self._is_early(number) else 0
         return self._encode_narrow(narrow, rows, map_, beam)
 
-    def _encode_by(self, map_: Map) -> Encode:
-        return lambda narrow, rows: self._encode_narrow(narrow, rows, map_)
-
     def _anneal(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
         """Rounds of cooling until one gains too little; dictionaries from scratch are heated at first.
 
@@ -312,26 +304,34 @@ class DictionaryAnnealing:
             self._record(here, self._codes, map_, progress)
 
     def _anneal_mixed(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
-        """Rounds of cooling on mixtures of too few rows; E of the rows themselves is no reason to stop."""
+        """Rounds of cooling on mixtures of too few rows, whose E counts but for the last one."""
         layout = self._narrow_or_fail().layout
         if len(residue) < MIXED_ROWS_PER_WORD * max(layout.words):
             return
         space = leading_axes(residue, float(np.log2(layout.words).sum()))
-        flat, encode = space.project(residue), self._encode_by(map_)
+        flat = space.project(residue)
         for number in range(len(self._history) - 1, self.params.rounds):
-            self._narrow = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number))
-            self._codes = self._sort(encode(self._narrow, residue))
-            self._record(residue, self._codes, map_, progress)
+            encode = partial(self._encode_round, number=number, map_=map_)
+            mixed = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number), map_)
+            self._narrow, self._codes = sorted_by_variance(mixed.narrow, mixed.codes)
+            error = mixed.error
+            if number + 1 == self.params.rounds:
+                self._codes = self._encode_narrow(self._narrow, residue, map_)
+                error = distortion(self._narrow, residue, self._codes, map_)
+            self._note(error, progress)
 
     def _scarce(self, rows: Rows) -> bool:
         """Whether these rows are too few to cool all words jointly."""
-        words = len(self._narrow_or_fail().words)
-        return self.params.cooling == "joint" and len(rows) < JOINT_ROWS_PER_WORD * words
+        least = JOINT_ROWS_PER_WORD * sum(self._narrow_layout().words)
+        return self.params.cooling == "joint" and len(rows) < least
 
     def _record(
         self, residue: Rows, codes: NDArray[np.uint8], map_: Map, progress: Progress | None = None
     ) -> None:
-        self._history.append(distortion(self._narrow_or_fail(), residue, codes, map_))
+        self._note(distortion(self._narrow_or_fail(), residue, codes, map_), progress)
+
+    def _note(self, error: float, progress: Progress | None) -> None:
+        self._history.append(error)
         if progress is not None:
             progress(len(self._history) - 1, self._history[-1])
 
@@ -356,7 +356,7 @@ class DictionaryAnnealing:
         if self.params.cooling == "joint":
             pull = np.full(len(narrow.words), weight)
             return joint_round(narrow, residue, codes, pull, rng, map_), codes
-        return kmeans_round(narrow, residue, codes, rng, self._encode_by(map_))
+        return kmeans_round(narrow, residue, codes, rng, partial(self._encode_narrow, map_=map_))
 
     def _sort(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Put dictionaries, and these codes, into descending variance: beam and tree depend on it."""
@@ -382,7 +382,7 @@ class DictionaryAnnealing:
         age = max(0, self._online.batches - FAST_BATCHES) / FAST_BATCHES
         past = age * len(residue) / max(self.params.words[-1], 1)
         if self._scarce(residue):
-            target = mixed_batch(before, residue, self._encode_by(map_), rng)
+            target = mixed_batch(before, residue, partial(self._encode_narrow, map_=map_), rng, map_)
         else:
             target, codes = self._cool(residue, codes, RIDGE + past, rng, map_)
         # k-means knows no pull of the past: its step is cut as much as the past weighs.

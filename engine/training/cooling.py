@@ -113,9 +113,13 @@ def thinned(rows: Rows, step: int, turn: int = 0) -> Rows:
     return rows if step == 1 else rows[turn % step :: step].copy()
 
 
-def start_rows(params: AnnealingParams) -> int:
-    """Rows of each word that dictionaries start from: a few where rounds with noise take few."""
-    return max(params.early_rows, LEAST_START_ROWS_PER_WORD) if params.early_rows else START_ROWS_PER_WORD
+def start_rows(params: AnnealingParams, scarce: bool = False) -> int:
+    """Rows of each word that dictionaries start from: a few where rounds with noise take few.
+
+    scarce : whether rounds are mixed, which keep more of the start.
+    """
+    few = max(params.early_rows, LEAST_START_ROWS_PER_WORD)
+    return few if params.early_rows and not scarce else START_ROWS_PER_WORD
 
 
 def residual_start(
