@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads readers reliability lint format docs numbers clean
+.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads readers invariance reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -68,7 +68,10 @@ threads: $(VENV)/installed  ## 1,000,000 answers to 16 threads that share an ind
 readers: $(VENV)/installed  ## 8 processes searching for a minute while the index is rebuilt 20 times
 	$(LONG) readers
 
-reliability: torture faults damage fuzz forgeries threads readers  ## all of the above that count
+invariance: $(VENV)/installed  ## 300 cases of each change of data that must not change recall
+	$(LONG) invariance
+
+reliability: torture faults damage fuzz forgeries threads readers invariance  ## all of the above that count
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .

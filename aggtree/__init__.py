@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # type checkers and editors read this; at run time a name is 
     from aggtree.jobs.running.progress import Progress
     from aggtree.jobs.tune import tune
     from aggtree.jobs.verify import verify
+    from aggtree.jobs.warm_up import warm_up
     from aggtree.storage.errors import (
         AggtreeError,
         BuildLockedError,
@@ -80,6 +81,7 @@ __all__ = [
     "report",
     "tune",
     "verify",
+    "warm_up",
 ]
 
 _HOMES = {
@@ -104,6 +106,7 @@ _HOMES = {
     "Progress": "jobs.running.progress",
     "tune": "jobs.tune",
     "verify": "jobs.verify",
+    "warm_up": "jobs.warm_up",
     "AggtreeError": "storage.errors",
     "BuildLockedError": "storage.errors",
     "BuildMismatchError": "storage.errors",

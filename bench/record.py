@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("aggtree", "numpy", "numba", "dask", "zarr", "faiss-cpu", "hnswlib", "usearch")

@@ -9,11 +9,14 @@ them as labels:
     wide     | i_1 hi | i_1 lo | i_2 | ... |    width M + 1
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from aggtree.engine.transform import Transform
 
 MAX_WORDS = 256
 SHORT_WORDS = 16
@@ -42,6 +45,11 @@ class CodeLayout:
         """Bytes of a code."""
         return self.levels + self.wide
 
+    @property
+    def bits(self) -> float:
+        """Bits of the labels behind a wide first dictionary, whose label is where a leaf hangs."""
+        return sum(math.log2(size) for size in self.words[self.wide :])
+
     def prefix_bytes(self, level: int) -> int:
         """Bytes of the first `level` labels."""
         return 0 if level == 0 else level + self.wide
@@ -50,9 +58,14 @@ class CodeLayout:
         """Labels (n, M) of codes (n, width)."""
         labels = np.empty((len(codes), self.levels), np.uint16)
         labels[:, 1:] = codes[:, self.wide + 1 :]
-        labels[:, 0] = codes[:, int(self.wide)]
+        labels[:, 0] = self.first_labels(codes)
+        return labels
+
+    def first_labels(self, codes: NDArray[np.uint8]) -> NDArray[np.uint16]:
+        """Labels (n,) of the first dictionary in codes (n, width)."""
+        labels = codes[:, int(self.wide)].astype(np.uint16)
         if self.wide:
-            labels[:, 0] |= codes[:, 0].astype(np.uint16) << 8
+            labels |= codes[:, 0].astype(np.uint16) << 8
         return labels
 
     def pack(self, labels: NDArray[np.integer]) -> NDArray[np.uint8]:
@@ -70,10 +83,12 @@ class Dictionaries:
 
     words : (ΣK_m, d) float32, all words of dictionary 1, then of dictionary 2, ...
     layout : the size of each dictionary.
+    transform : what is done to vectors before their codes are found.
     """
 
     words: NDArray[np.float32]
     layout: CodeLayout
+    transform: Transform = field(default_factory=Transform)
 
     def __post_init__(self) -> None:
         if self.words.ndim != 2 or len(self.words) != sum(self.layout.words):
@@ -112,4 +127,4 @@ class Dictionaries:
         vectors = np.zeros((len(codes), self.dimension), np.float32)
         for number in range(self.layout.levels):
             vectors += self.part(number)[labels[:, number]]
-        return vectors
+        return self.transform.restore(vectors)

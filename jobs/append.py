@@ -43,12 +43,10 @@ class AppendResult(BuildResult):
     """The result of `append`; `rows` counts the rows added.
 
     first_row : row number of the first of them.
-    distortion : mean squared quantization error of a sample of them; None if it was not measured.
     before : the same of the training rows; None if unknown.
     """
 
     first_row: int
-    distortion: float | None = None
     before: float | None = None
 
     @property
@@ -189,9 +187,8 @@ def _already_there(run: JobRun, manifest: IndexManifest, last: SegmentManifest) 
 def _result(result: BuildResult, added: SegmentManifest, now: IndexManifest) -> AppendResult:
     """The result of a job and of the segment it added."""
     return AppendResult(
-        **vars(result),
+        **(vars(result) | {"distortion": added.distortion}),
         first_row=added.first_row,
-        distortion=added.distortion,
         before=now.first_segment.distortion,
     )
 

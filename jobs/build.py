@@ -12,6 +12,7 @@ from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.recipe import Choices, NormBytes, Recipe, Words, make_recipe
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY, BuildResult, JobRun, RunOptions, plan_and_lock
+from aggtree.jobs.running.memory import parse_size
 from aggtree.jobs.running.progress import ProgressChoice
 from aggtree.jobs.running.streams import Source, as_source
 from aggtree.storage.errors import BuildMismatchError, IndexFormatError
@@ -35,6 +36,7 @@ def build(
     metric: Metric = "l2",
     words: Words | None = None,
     bytes_per_vector: int | None = None,
+    size: str | int | None = None,
     dictionaries: int | str | os.PathLike[str] | None = None,
     continue_training: bool = False,
     beam: int = AnnealingParams.beam,
@@ -66,12 +68,13 @@ def build(
     ids : your ids of the rows, an int64 array or a file of int64; None for row numbers.
     metric : `l2` (squared Euclidean distance), `ip` (inner product) or `cosine`.
 
-    Chosen from the number of rows by default:
+    Chosen from the number of rows, their dimension and type by default:
 
     words : number of words (codewords, centroids) of each dictionary: `"4096,256x8"`, a sequence of sizes,
         or one size for all.
     bytes_per_vector : instead of `words`, the bytes of a code, such as 32: dictionaries of 16 words behind a
-        wide first one. Such codes are scanned fastest and suit embeddings.
+        wide first one. Such codes are scanned fastest and suit embeddings; the default for float vectors.
+    size : instead of both, the size of the whole index, such as `"20GiB"`: the longest codes that fit.
     dictionaries : number of dictionaries, or an index whose trained dictionaries are reused.
     train_rows, batch_rows : rows to train on in all passes, and rows of one training batch.
     shard_rows : rows of one shard of codes.
@@ -104,6 +107,7 @@ def build(
     choices = Choices(
         words=words,
         bytes_per_vector=bytes_per_vector,
+        size=None if size is None else parse_size(size, "size"),
         dictionaries=dictionaries,
         continue_training=continue_training,
         annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),

@@ -1,6 +1,5 @@
 """Exact nearest neighbours by a scan over streamed base vectors, for data larger than memory."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -12,6 +11,7 @@ from aggtree.engine.exact.neighbours import ExactSearch
 from aggtree.engine.params import Metric
 from aggtree.engine.search.searcher import Answer
 from aggtree.jobs.planning.costs import DRIVER_BYTES
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 from aggtree.jobs.running.memory import MIB, format_size, parse_size
 from aggtree.jobs.running.progress import Progress, ProgressChoice, make_progress
@@ -54,7 +54,7 @@ def exact(
             base,
             block,
             k=k,
-            threads=threads or len(os.sched_getaffinity(0)),
+            threads=threads or usable_cores(),
             allowed=parse_size(memory),
             progress=listener,
             ids=own_ids,

@@ -189,7 +189,9 @@ def padded_words(dictionaries: Dictionaries, bits: tuple[int, ...]) -> NDArray[n
     for number, count in enumerate(bits):
         words = np.zeros((2**count, dictionaries.dimension), np.float32)
         part = dictionaries.part(number)
-        words[: len(part)] = part
+        words[: len(part)] = part / dictionaries.transform.unit
+        if number == 0 and dictionaries.transform.mean is not None:
+            words[: len(part)] += dictionaries.transform.mean
         parts.append(words)
     return np.concatenate(parts)
 

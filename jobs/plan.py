@@ -7,6 +7,7 @@ from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.estimate import BuildPlan, plan_build
 from aggtree.jobs.planning.recipe import Choices, NormBytes, Words
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY, RunOptions
+from aggtree.jobs.running.memory import parse_size
 from aggtree.jobs.running.streams import Source, as_source
 from aggtree.storage.keywords import explain_keywords
 
@@ -18,6 +19,7 @@ def plan(
     metric: Metric = "l2",
     words: Words | None = None,
     bytes_per_vector: int | None = None,
+    size: str | int | None = None,
     dictionaries: int | str | os.PathLike[str] | None = None,
     continue_training: bool = False,
     beam: int = AnnealingParams.beam,
@@ -43,6 +45,7 @@ def plan(
     choices = Choices(
         words=words,
         bytes_per_vector=bytes_per_vector,
+        size=None if size is None else parse_size(size, "size"),
         dictionaries=dictionaries,
         continue_training=continue_training,
         annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),

@@ -5,11 +5,11 @@ again, shards of codes encoded again, and the tree is rebuilt from the codes. Me
 readable as it was. The ordinary stages do the work, from a job in which everything undamaged counts as done.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from aggtree.jobs.planning.recipe import Recipe
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.stages.code_location import make_codes
 from aggtree.storage.atomic import remove_file
 from aggtree.storage.errors import IndexFormatError
@@ -35,7 +35,7 @@ def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[Segmen
 
     IndexFormatError if only other segments are damaged: each is repaired by the command that made it.
     """
-    damages = verify_index(index, workers=len(os.sched_getaffinity(0)), deep=True)
+    damages = verify_index(index, workers=usable_cores(), deep=True)
     for damage in damages:
         if damage.file in (REPORT, TUNING):  # nothing depends on what these held
             remove_file(index / damage.file)

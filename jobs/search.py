@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search.ranges import RangeAnswer
-from aggtree.engine.search.request import SearchRequest, chosen_params
+from aggtree.engine.search.request import Rerank, SearchRequest, chosen_params
 from aggtree.engine.search.searcher import Answer
 from aggtree.storage.atomic import write_bytes
 from aggtree.storage.errors import SourceError
@@ -94,7 +94,7 @@ def run_queries(
     *,
     k: int = 100,
     params: SearchParams | None = None,
-    rerank: int = 0,
+    rerank: Rerank = "auto",
     within: Within | None = None,
     recall: float | None = None,
     time_ms: float | None = None,
@@ -105,10 +105,10 @@ def run_queries(
 
     The options are those of `Index.search`.
     """
-    request = index.tuned(
+    request = index.resolved(
         SearchRequest(k=k, params=params, rerank=rerank, recall=recall, time_ms=time_ms, threads=threads)
     )
-    chosen, rerank = chosen_params(request.params, index.params), request.rerank
+    chosen, rerank = chosen_params(request.params, index.params), int(request.rerank)
     allowed = None if within is None else index.filter(within)
     # Compiled and warm before the clock runs.
     index.search(queries[:1], k, chosen, rerank=rerank, within=allowed)

@@ -18,6 +18,7 @@ from aggtree.engine.params import SearchParams
 from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.tuned import TunedPoint, pareto
 from aggtree.jobs.exact import exact_neighbours
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 from aggtree.jobs.running.memory import parse_size
 from aggtree.jobs.running.progress import Progress, ProgressChoice, make_progress
@@ -121,7 +122,7 @@ def without(found: NDArray[np.int64], own: NDArray[np.int64], k: int) -> NDArray
 def grid(index: Index) -> list[SearchParams]:
     """Parameters to try: around the defaults, as far as the tree has nodes."""
     nodes = index.searcher.level_nodes
-    default = index.params
+    default = index.searcher.default_params
     efforts = [default.scaled(2 ** (step / 2)) for step in STEPS]
     # Beyond all nodes of level 1 only the pruning ratio still differs, to no effect.
     largest = int(nodes[1])
@@ -153,7 +154,7 @@ def measured_recalls(index: Index, query_set: QuerySet, k: int, *, rerank: bool)
     best: dict[tuple[int, int], float] = {}
     for params in grid(index):
         most = max([k, *counts]) + (query_set.own is not None)
-        found = index.search(query_set.queries, most, params).ids
+        found = index.search(query_set.queries, most, params, rerank=0).ids
         if query_set.own is not None:
             found = without(found, query_set.own, most - 1)
         # Whether each candidate is one of the true neighbours.
@@ -257,7 +258,7 @@ def tune(
     """
     if ground_truth is not None and queries is None:
         raise SourceError("ground_truth without queries: name the queries whose true neighbours these are")
-    threads, allowed = len(os.sched_getaffinity(0)), parse_size(memory)
+    threads, allowed = usable_cores(), parse_size(memory)
     with open_index(index, vectors) as opened, make_progress(progress) as listener:
         resources = Resources(threads=threads, allowed=allowed, progress=listener)
         if queries is None:

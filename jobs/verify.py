@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.running.progress import ProgressChoice, make_progress
 from aggtree.storage.keywords import explain_keywords
 from aggtree.storage.verify.index import Damage, verify_index
@@ -22,7 +23,7 @@ def verify(
     deep : also compare the tree with the codes it was built from.
     progress : as in `build`.
     """
-    reported, threads = 0, workers or len(os.sched_getaffinity(0))
+    reported, threads = 0, workers or usable_cores()
 
     def advance(done: int, total: int) -> None:
         nonlocal reported

@@ -1,14 +1,14 @@
-"""Which places that an index names are opened without being asked.
+"""Which locations named by an index may be opened without a request of the user.
 
-A manifest names the vectors of an index, and sometimes its codes, by path or URL. Whoever made it chose
-these names, so opening them for an index from elsewhere would let a stranger choose what this process reads
-and which servers it contacts. A place is opened unasked only if
+A manifest names the vectors of an index, and sometimes its codes, by path or URL. The author of the index
+chose these names, so opening them automatically would let a stranger choose which files this process reads
+and which servers it contacts. A location is opened automatically only if
 
-- this user named it to a build: the manifest then holds its seal, a keyed hash that only this user can make;
-- or it lies below one of the places in the environment variable AGGTREE_PLACES, separated by commas.
+- this user passed it to a build: the manifest then holds its seal, a keyed hash that only this user can make;
+- or it is below one of the locations in the environment variable AGGTREE_PLACES, separated by commas.
 
 The key is a file of 32 random bytes that only this user can read. Without a home directory there is no key
-and no seal. The seal is bound to the place alone: what is found there is compared with its fingerprint.
+and no seal. The seal covers the location only: the content found there is compared with its fingerprint.
 """
 
 import hmac
@@ -42,7 +42,7 @@ def _sealed(place: str, key: bytes) -> str:
 
 
 def may_open(place: str, seal: str) -> bool:
-    """Whether a place that an index names may be opened without being asked."""
+    """Whether a location that an index names may be opened without a request of the user."""
     key = _key(_key_file(), make=False) if seal else None
     if key and hmac.compare_digest(_sealed(place, key).encode(), seal.encode()):
         return True

@@ -392,6 +392,18 @@ def metric_distance(query, rows, metric):
     return 1 - rows @ query / np.sqrt((rows**2).sum(axis=1) * (query**2).sum())
 
 
+def exact_distance(query, row, kind):
+    """Squared distance, -q·x or 1 - cos, as `kind` is 0, 1 or 2."""
+    if kind:
+        return float(metric_distance(query, row[None], ("ip", "cosine")[kind - 1])[0])
+    return float(merge_rows(query[None], row[None], 1)[0][0][0])
+
+
+def replace_farthest(pairs, distance, number):
+    """The (distance, id) pairs, ascending, with the largest replaced."""
+    return sorted([*sorted(pairs)[:-1], (distance, number)])
+
+
 def scale_to_unit(rows):
     return rows.astype(np.float64) / np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))
 
@@ -524,6 +536,11 @@ def add_by_word(rows, codes, sizes, start, stop):
 
 def decode_rows(codes, sizes, words):
     return one_hot(codes, sizes) @ words.astype(np.float64)
+
+
+def norm_growth(rows, codes, first, words):
+    sums = rows + words.astype(np.float64)[first + codes].sum(axis=1)
+    return (sums**2).sum(axis=1) - (rows.astype(np.float64) ** 2).sum(axis=1)
 
 
 def squared_errors(rows, decoded):

@@ -1,4 +1,4 @@
-"""An index grown by appending, beside one built at once: what both find and take, and their bytes.
+"""Compare an index grown by appending with one built at once: recall, time and bytes.
 
     python -m bench append --data DIR [--prefix photosift500k] [--parts 10] [--work DIR]
 
@@ -40,8 +40,8 @@ def measure(place: Path, queries: np.ndarray, truth: np.ndarray) -> dict[str, An
     """Recall and time per query of an index, in batches on one thread."""
     with aggtree.open(place) as index:
         index.warm()
-        times = [seconds(lambda: index.search(queries, K)) for _ in range(TURNS)]
-        ids = index.search(queries, K).ids
+        times = [seconds(lambda: index.search(queries, K, rerank=0)) for _ in range(TURNS)]
+        ids = index.search(queries, K, rerank=0).ids
         return {
             "rows": len(index),
             "segments": len(index.manifest.segments),
@@ -71,7 +71,7 @@ def write_parts(folder: Path, base: np.ndarray, parts: int) -> list[Path]:
 
 
 def run(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Build, append, delete and compact; all that was measured on the way."""
+    """Build, append, delete and compact; all measurements."""
     base, queries = (read_vectors(options.data, options.prefix, name) for name in ("base", "query"))
     truth = read_truth(options.data, options.prefix)
     paths = write_parts(work, base, options.parts)

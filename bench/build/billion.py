@@ -6,8 +6,8 @@
 INDEX holds the codes of at least ten million vectors and may be unfinished. They are the first rows of the
 new index in DIR, so that ids stay true; the others are derived from them, see `grown_codes`. Code shards
 are written as the encoding stage writes them, then `aggtree commit` does the work: its seconds, its measured
-peak of memory and the bytes per vector are recorded, and what `opening` measures of the finished index. Run
-again, it goes on where it was. With as many rows as INDEX has it gives the same codes another tree.
+peak of memory and the bytes per vector are recorded, and what `opening` measures of the finished index. A
+second run continues where the first stopped. With as many rows as INDEX has, only the tree differs.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def start(options: argparse.Namespace, real: JobRecord) -> JobRecord:
-    """The job of the new index, as a build has it when training is done."""
+    """The job of the new index, in the state after training."""
     recipe = Recipe.from_json(real.parameters)
     tree = replace(
         recipe.tree,
@@ -128,7 +128,7 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def build_tree(index: Path, memory: str) -> dict[str, Any]:
-    """What `aggtree commit` reports at its end; a process of its own, so that its peak is its own."""
+    """Final report of `aggtree commit`, run in a separate process to measure its own peak."""
     command = [sys.executable, "-m", "aggtree.jobs.cli.main", "commit", str(index), "--memory", memory]
     answer = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(answer.stdout.splitlines()[-1]))

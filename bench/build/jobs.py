@@ -83,7 +83,7 @@ def generated_name(rows: int) -> str:
 
 
 def written_file(folder: Path, rows: int) -> Path:
-    """The generated vectors as a bvecs file, made when it is not there."""
+    """The generated vectors as a bvecs file, created if necessary."""
     path = folder / f"base-{rows}.bvecs"
     if not path.exists():
         temporary = path.with_suffix(".part")
@@ -118,7 +118,7 @@ class Stopwatch:
 
 
 def _processor_seconds() -> float:
-    """Of this process and its descendants; none of them ends while a job is measured."""
+    """CPU time of this process and its descendants; none of them ends while a job is measured."""
     this = psutil.Process()
     times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
     return sum(spent.user + spent.system for spent in times)
@@ -147,7 +147,7 @@ def encode_timed(task: EncodeTask, tick: Tick) -> dict[str, Any]:
 
 
 class Encoding:
-    """The encode stage of one source, by any executor, into shards that are thrown away."""
+    """The encode stage of one source, by any executor, into shards that are discarded."""
 
     def __init__(self, options: argparse.Namespace, spec: str, folder: Path) -> None:
         self.options, self.spec, self.folder = options, spec, folder
@@ -160,7 +160,7 @@ class Encoding:
         save_dictionaries(self.dictionaries, learner.dictionaries, learner.norm_ranges)
 
     def kernel(self, threads: int) -> Cost:
-        """The bare kernel, on so many threads at once: what the machine has to give."""
+        """The kernel alone on several threads: the upper bound of the machine."""
         with open_source(self.spec) as source:
             rows = source.read(0, min(KERNEL_ROWS, self.rows))
         encoder = Encoder(load_dictionaries(self.dictionaries)[0], self.options.beam)
@@ -265,7 +265,7 @@ def _train_seconds(options: argparse.Namespace, source: VectorSource, folder: Pa
 
 
 def _in_memory_seconds(options: argparse.Namespace, source: VectorSource, folder: Path) -> float:
-    """The same training when every range of rows is there already and nothing is saved."""
+    """The same training with all rows in memory and without checkpoints."""
     ranges: dict[tuple[int, int], np.ndarray] = {}
 
     def read(_: object, wanted: Sequence[tuple[int, int]], ahead: int) -> Iterator[np.ndarray]:

@@ -9,12 +9,12 @@ was built here with --keep is recorded without being built again.
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from aggtree.jobs.running.cores import usable_cores
 from bench.report import record_build
 
 
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rows", default="100000,300000,1000000,3000000")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--memory", default="1GiB")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--keep", action="store_true", help="leave the indexes in DIR")
     parser.add_argument("--note", help="what a reader should know, such as other work on the machine")
     options, build_options = parser.parse_known_args(arguments)

@@ -84,7 +84,7 @@ def make_index(index: Path, rows: int) -> SegmentManifest:
 
 
 def seconds(action: Callable[[], Any], rounds: int) -> list[float]:
-    """How long each of several runs took, after one that warms up."""
+    """Seconds of each of several runs, after a warm-up run."""
     taken = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What training gains from its rows: how many for a wide first dictionary, which, and what if there are few.
+"""Effect of the training rows: their number and choice for a wide first dictionary, and few rows.
 
     python -m bench training [--data DIR] [first_words|other_rows|few_rows|more_rows ...]
     python -m bench training --rows-per-word 15 other_rows
@@ -147,7 +147,7 @@ class FewRows:
         return {"trained": code_error(trainer, self.rows), "held_out": code_error(trainer, self.held_out)}
 
     def joint(self) -> dict[str, float]:
-        """With all words fitted to the rows, as if these were enough."""
+        """With all words fitted to the rows themselves."""
         with mock.patch.object(annealing, "JOINT_ROWS_PER_WORD", 0):
             return self._go_on()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aggtree.engine.params import METRICS, Metric
 from aggtree.storage.sources.base import open_source, read_ground_truth
 
 ENDS = ("bvecs", "fvecs", "u8bin", "fbin", "npy")
@@ -17,11 +18,13 @@ TITLES = {
     "sift": "SIFT1M",
     "gist": "GIST1M",
     "bigann": "SIFT1B",
+    "glove200k": "glove200k (200,000 GloVe word vectors of 100 dimensions)",
+    "text100k": "text100k (100,000 sentence embeddings of 256 dimensions)",
 }
 
 
 def title_of(prefix: str) -> str:
-    """What a data set is, for readers of a table."""
+    """The title of a data set in tables."""
     return TITLES.get(prefix, prefix)
 
 
@@ -46,3 +49,12 @@ def read_truth(folder: Path, prefix: str, rows: int | None = None) -> np.ndarray
     if rows is not None and not path.exists():
         path = folder / "gnd" / f"idx_{rows // 1_000_000}M.ivecs"
     return read_ground_truth(path)
+
+
+def read_neighbours(folder: Path, prefix: str) -> tuple[np.ndarray, Metric]:
+    """Exact neighbours of the queries, and their metric, which is part of the name of the file."""
+    for metric in METRICS:
+        path = folder / f"{prefix}_groundtruth_{metric}.npy"
+        if path.exists():
+            return read_ground_truth(path), metric
+    return read_truth(folder, prefix), "l2"

@@ -73,7 +73,7 @@ PHOTOGRAPHS = (
 
 
 def find(photograph: Photograph, debian: Path) -> Path:
-    """Where the installed or unpacked package keeps the photograph."""
+    """Path of the photograph in the installed or unpacked package."""
     if photograph.package == LEARN:
         return Path(str(files("sklearn") / "datasets" / "images" / photograph.name))
     if photograph.package == IMAGE:

@@ -78,7 +78,7 @@ def grown(real: RealCodes, first: int, count: int) -> np.ndarray:
 
 
 def statistics(codes: np.ndarray, layout: CodeLayout) -> dict[str, Any]:
-    """What a tree of these codes depends on.
+    """Statistics of codes that determine a tree.
 
     prefixes : different prefixes of 1..M labels, per row
     shared : fraction of the rows whose longest prefix that another row has is of 0..M labels
@@ -107,7 +107,7 @@ def statistics(codes: np.ndarray, layout: CodeLayout) -> dict[str, Any]:
 def encoded_job(index: Path) -> tuple[JobRecord, int]:
     """The build whose codes an index holds, and how many of its first rows are encoded.
 
-    An index whose encoding goes on, or was stopped, will do.
+    The encoding of the index may be unfinished.
     """
     unfinished = unfinished_jobs(index)
     if not unfinished:
@@ -123,7 +123,7 @@ def encoded_job(index: Path) -> tuple[JobRecord, int]:
 
 
 def read_codes(index: Path, rows: int | None = None) -> tuple[np.ndarray, CodeLayout]:
-    """The first codes of an index, all there are if `rows` is None."""
+    """The first codes of an index; all if `rows` is None."""
     job, encoded = encoded_job(index)
     store = CodeStore.open(job.build_directory / CODES)
     layout = CodeLayout(tuple(job.parameters["words"]))

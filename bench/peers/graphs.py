@@ -1,6 +1,6 @@
 """Peers that keep the vectors and search a graph over them: hnswlib and usearch, where they are installed.
 
-They answer from memory that holds every vector, so what they take per vector stands beside their times.
+They keep every vector in memory, so tables show bytes per vector beside their times.
 """
 
 from collections.abc import Callable, Iterator

@@ -92,7 +92,7 @@ def mixtures(line: Line) -> str:
 
 
 def bound(line: Line) -> str:
-    """How far a code of so many bits could go, and how far codes went."""
+    """The lower bound of E for a code of the given size, and the measured E."""
     prefix = line["parameters"]["prefix"]
     rows = [["lower bound: Gaussian source of this covariance", thousands(line["results"]["bound"])]]
     width = len(parse_words(line["parameters"]["words"]))

@@ -4,7 +4,7 @@
     ...
     <!-- NAME: end -->
 
-A test makes them again and compares, so no figure on a page is older than the results beside it.
+A test regenerates and compares them, so every figure on a page matches the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def filled(text: str, parts: Mapping[str, str]) -> str:
-    """A page with its marked parts as given; ValueError when a mark is not there."""
+    """A page with its marked parts as given; ValueError if a mark is missing."""
     for name, content in parts.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, found, rest = text.partition(begin)
@@ -51,7 +51,7 @@ def image_file(svg: str) -> str:
 
 
 class Output:
-    """Files as they should be: `files` by path."""
+    """Generated files: `files` by path."""
 
     def __init__(self) -> None:
         self.files: dict[Path, str] = {}
@@ -60,12 +60,12 @@ class Output:
         self.files[path] = filled(path.read_text(encoding="utf-8"), parts)
 
     def image(self, name: str, svg: str) -> str:
-        """Keep a chart; returns its path as a page below docs/<folder>/ names it."""
+        """Add a chart; returns its path relative to a page in docs/<folder>/."""
         self.files[IMAGES / f"{name}.svg"] = image_file(svg)
         return f"../images/{name}.svg"
 
     def stale(self) -> list[str]:
-        """Files that are not as they should be."""
+        """Files that differ from the generated ones."""
         return [
             str(path.relative_to(ROOT))
             for path, text in self.files.items()

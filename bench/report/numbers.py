@@ -3,8 +3,7 @@
     python -m bench numbers [--check]
 
 `make numbers DATA=DIR` runs the benchmarks of the README first. Ratios compare figures of one run on one core
-count; rows that speak against us are kept. --check writes nothing and names the files that are not what the
-results make of them; a test does the same.
+count; unfavourable rows are kept. --check writes nothing and lists the stale files; a test does the same.
 """
 
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 
 from aggtree.jobs.report.charts import LineChart, Series
 from bench import record
-from bench.report import algorithm_report, paper_figures, paper_report, scale_report
+from bench.report import algorithm_report, embeddings_report, paper_figures, paper_report, scale_report
 from bench.report.generated import IMAGES, MISSING, ROOT, Output, image_file, markdown
 
 RECALL = 0.94
@@ -129,7 +128,7 @@ def quantizer_part(lines: list[dict[str, Any]], prefix: str) -> str:
 
 
 def make() -> Output:
-    """Every generated file, from the results as they are."""
+    """Generate every file from the results."""
     output = Output()
     searches = record.read("recall_time")
     found = [search_part(searches[-1]) if searches else MISSING]
@@ -141,6 +140,7 @@ def make() -> Output:
     output.page(explanation / "paper.md", {**paper_report.parts(), **paper_figures.parts(output)})
     output.page(explanation / "algorithm.md", algorithm_report.parts())
     output.page(explanation / "scale.md", scale_report.parts(output))
+    output.page(explanation / "embeddings.md", embeddings_report.parts())
     output.page(explanation / "memory.md", {"projected": scale_report.memory_table()})
     return output
 

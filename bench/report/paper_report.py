@@ -66,7 +66,7 @@ EMPTY = f"`{NOTHING}`: not in the paper, or not measured."
 
 
 def measured_errors(prefix: str, width: int) -> dict[str, float]:
-    """The newest E of each method at so many bytes, which is the same in every run."""
+    """The newest E of each method at a code size; E is the same in every run."""
     lines = [line for line in record.read("quantizer") if line["parameters"]["table"] == "training"]
     mine = [
         line
@@ -113,7 +113,7 @@ def _beside(error: float | None, product: float | None) -> str:
 
 
 def chosen_point(points: Sequence[Line], system: str) -> Line | None:
-    """The fastest point of a system that reaches the target, or the one that finds most."""
+    """The fastest point of a system that reaches the target, or the one with the highest recall."""
     mine = [point for point in points if point["system"] == system]
     enough = [point for point in mine if point["recall"][2] >= TARGET]
     if enough:

@@ -19,7 +19,7 @@ def markdown(header: tuple[str, ...], rows: Rows) -> str:
 
 
 def of_last_run(records: list[Record]) -> list[Record]:
-    """The records of each set's newest run with our own method: what is compared comes from one run."""
+    """The records of each set's newest run with our method, so that all compared figures are of one run."""
     ours = [line for line in records if line["parameters"]["method"] == "da"]
     runs = {key: line["parameters"].get("run") for key, line in latest(ours, "prefix", "bytes").items()}
     unknown = object()

@@ -39,9 +39,9 @@ def facts(index: aggtree.Index, queries: np.ndarray, truth: np.ndarray, effort: 
     """What is known of an index at an effort, but for its times."""
     default = index.searcher.default_params
     params = with_effort(index, effort)
-    answer, counts = index.search_with_counts(queries, K, params)
+    answer, counts = index.search_with_counts(queries, K, params, rerank=0)
     needed = sum(size for part, size in index.bytes_by_part().items() if part != "codes.zarr")
-    own = index.search(queries, K, default)
+    own = index.search(queries, K, default, rerank=0)
     return {
         "rows": len(index),
         "words": list(index.layout.words),

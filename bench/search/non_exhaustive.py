@@ -118,7 +118,7 @@ def default_efforts(options: argparse.Namespace, folder: Path) -> tuple[Efforts,
 
     def make(first: int) -> Search:
         params = with_effort(index, first)
-        return lambda queries: index.search(queries, K, params).ids
+        return lambda queries: index.search(queries, K, params, rerank=0).ids
 
     return {first: make(first) for first in EFFORTS}, needed / len(index)
 

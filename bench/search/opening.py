@@ -34,7 +34,7 @@ def times(index: Any, queries: np.ndarray, k: int, params: Any) -> dict[str, flo
     taken = []
     for query in queries:
         began = time.perf_counter()
-        index.search(query, k, params)
+        index.search(query, k, params, rerank=0)
         taken.append(1000 * (time.perf_counter() - began))
     return {f"p{rank}_ms": float(np.percentile(taken, rank)) for rank in (50, 90, 99)}
 
@@ -59,7 +59,7 @@ def answer(index: str, queries: str, k: int, limits: tuple[int, ...]) -> dict[st
     before = private_bytes()
     params = aggtree.SearchParams(limits=limits) if limits else opened.searcher.default_params
     began = time.perf_counter()
-    opened.search(rows[0], k, params)
+    opened.search(rows[0], k, params, rerank=0)
     results["first_search_seconds"] = time.perf_counter() - began
     results["search_private"] = results["open_private"] + private_bytes() - before
     results["limits"] = list(params.limits)
@@ -70,7 +70,7 @@ def answer(index: str, queries: str, k: int, limits: tuple[int, ...]) -> dict[st
     times(opened, rows, k, params)
     results["warm"] = times(opened, rows, k, params)
     began = time.perf_counter()
-    _, counts = opened.search_with_counts(rows, k, params)
+    _, counts = opened.search_with_counts(rows, k, params, rerank=0)
     results["batch_ms"] = 1000 * (time.perf_counter() - began) / len(rows)
     return results | {"nodes": float(counts.nodes.mean()), "leaves": float(counts.leaves.mean())}
 

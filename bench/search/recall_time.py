@@ -9,7 +9,6 @@ of the serialized index, for aggtree of what a query process maps.
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import aggtree
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.storage.sources.base import read_ground_truth
 from bench import record
 from bench.data.data_sets import read_vectors, vector_file
@@ -57,7 +57,7 @@ def built_index(options: argparse.Namespace, folder: Path) -> tuple[aggtree.Inde
 def tree_searches(index: aggtree.Index) -> dict[int, Search]:
     def search(first: int) -> Search:
         params = with_effort(index, first)
-        return lambda queries: index.search(queries, K, params)[0]
+        return lambda queries: index.search(queries, K, params, rerank=0)[0]
 
     return {first: search(first) for first in FIRST_LIMITS}
 
@@ -87,7 +87,7 @@ def peers(
     for name in FAISS_INDEXES:
         yield name, *faiss_searches(name, learn, base)
     if options.graphs:
-        yield from graph_peers(base, K, len(os.sched_getaffinity(0)))
+        yield from graph_peers(base, K, usable_cores())
 
 
 def measured(

@@ -38,7 +38,7 @@ def tree_maker(index: aggtree.Index, *, rerank: bool = True) -> Maker:
         params = with_effort(index, effort)
         if rerank:
             return lambda queries: index.search(queries, K, params, rerank=candidates).ids
-        return lambda queries: index.search(queries, candidates, params).ids
+        return lambda queries: index.search(queries, candidates, params, rerank=0).ids
 
     return make
 

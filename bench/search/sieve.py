@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 import aggtree
 from aggtree.engine.params import SearchParams
 from aggtree.engine.search.searcher import Searcher
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE
 from aggtree.jobs.search import read_queries
 from bench import record
 from bench.search.search import K, Search, measure

@@ -112,7 +112,7 @@ def faiss_index(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 def tree_search(index: aggtree.Index) -> Callable[[int], Search]:
     def make(first: int) -> Search:
         params = with_effort(index, first)
-        return lambda queries: index.search(queries, K, params).ids
+        return lambda queries: index.search(queries, K, params, rerank=0).ids
 
     return make
 
@@ -146,7 +146,7 @@ def main(arguments: list[str]) -> int:
     with index, threadpool_limits(1):
         index.warm()
         at = {str(target): points(makers, queries, truth, target) for target in options.targets}
-        default = index.search(queries, K)
+        default = index.search(queries, K, rerank=0)
     shown = {name: value for name, value in vars(options).items() if name != "work"}
     results = {"aggtree": facts, options.faiss: rival_facts, "points": at}
     results["default_recall"] = [recall(default.ids, truth, depth) for depth in (1, 10, K)]

@@ -16,7 +16,7 @@ from aggtree.engine.clustering.distances_kernels import (
     multiply_rows,
     squared_lengths,
 )
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 
 BLOCK_ROWS = 16 * TILE_ROWS

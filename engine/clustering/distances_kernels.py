@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.product_instructions import TILE_ROWS, multiply_tile
+from aggtree.engine.simd.instructions.products import TILE_ROWS, multiply_tile
+from aggtree.engine.simd.instructions.vectors import row_minima
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import row_minima
 
 Rows = NDArray[np.uint8] | NDArray[np.float32]
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import as_rows, check_rows, panel_layout, products
 from aggtree.engine.clustering.distances_kernels import Rows
-from aggtree.engine.coding.decoding_kernels import decode_rows
+from aggtree.engine.coding.decoding_kernels import decode_rows, norm_growth
 from aggtree.engine.coding.encoding_kernels import NO_SCORE, encode_rows
 from aggtree.engine.coding.records import Tables, make_scratch, make_short_scratch
 from aggtree.engine.coding.short_encoding_kernels import encode_short_rows
@@ -13,8 +13,8 @@ from aggtree.engine.coding.stages import stages
 from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import SHORT_WORDS, CodeLayout, Dictionaries
 from aggtree.engine.params import MAX_BEAM
+from aggtree.engine.simd.instructions.vectors import CHUNK
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import CHUNK
 
 CHUNK_ROWS = 8192
 """Rows converted and checked at a time: the only copy of the data that is ever made."""
@@ -26,6 +26,11 @@ PADDING = 3 * SCORE_LIMIT
 never chosen, and within 32 bits."""
 
 SMALLEST_UNIT = 1e-30
+NORM_SLACK = 0.25
+"""How far beyond the range of stored norms a leaf of level 1 may be, in parts of the range."""
+SHORTER, TIMES = 0.8, 16
+"""How much shorter a vector is made until its norm is within the range, and how often at most."""
+
 COARSER = 256.0
 """Tables for far outliers count in units this many times larger, or that many times again."""
 
@@ -146,10 +151,18 @@ class Encoder:
     """Encodes vectors with given dictionaries; a vector's code never depends on its neighbours.
 
     stage : dictionaries of a stage, see `AnnealingParams`.
+    norm_ranges : (M + 1, 2) float32, of the norms that the leaves of a tree store. A vector whose norm would
+        be cut to its range, and seem nearer to all queries than it is, is encoded as a shorter one.
     Serial, and the kernels release the GIL: call it from as many threads as there are cores.
     """
 
-    def __init__(self, dictionaries: Dictionaries, beam: int, stage: int = 0) -> None:
+    def __init__(
+        self,
+        dictionaries: Dictionaries,
+        beam: int,
+        stage: int = 0,
+        norm_ranges: NDArray[np.float32] | None = None,
+    ) -> None:
         if not 1 <= beam <= MAX_BEAM:
             raise ValueError(f"beam {beam}: expected 1 to {MAX_BEAM}")
         if not np.isfinite(dictionaries.words).all():
@@ -157,6 +170,10 @@ class Encoder:
         self.dictionaries = dictionaries
         self.beam = beam
         layout = dictionaries.layout
+        self._largest_growth = None
+        if norm_ranges is not None and layout.levels > 1:
+            low, high = norm_ranges[1]
+            self._largest_growth = high + NORM_SLACK * (high - low)
         self._first = word_chooser(dictionaries.part(0)) if layout.wide else None
         self._stages = [
             BeamTables(
@@ -168,6 +185,12 @@ class Encoder:
 
     def encode(self, x: NDArray[np.generic], out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """Codes (n, width) uint8 of vectors x (n, d) of any real number type, into `out` if given."""
+        return self.encode_and_find_far(x, out)[0]
+
+    def encode_and_find_far(
+        self, x: NDArray[np.generic], out: NDArray[np.uint8] | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The same, and the numbers of vectors far from all others, whose codes are those of nearer ones."""
         x = np.asanyarray(x)
         if x.ndim != 2 or x.shape[1] != self.dictionaries.dimension:
             raise ValueError(f"vectors of shape {x.shape}: expected (n, {self.dictionaries.dimension})")
@@ -175,14 +198,41 @@ class Encoder:
         codes = np.empty(shape, np.uint8) if out is None else out
         if codes.shape != shape or codes.dtype != np.uint8:
             raise ValueError(f"out {codes.dtype}{codes.shape}: expected uint8 {shape}")
+        numbers = [np.empty(0, np.int64)]
         for first in range(0, len(x), CHUNK_ROWS):
-            chunk = as_rows(x[first : first + CHUNK_ROWS])
+            chunk, far = self.dictionaries.transform.apply(as_rows(x[first : first + CHUNK_ROWS]))
             if chunk.dtype != np.uint8:
                 check_rows(chunk, self.dictionaries.dimension, first)
-            self._encode_chunk(chunk, codes[first : first + len(chunk)])
-        return codes
+            shortened = self._encode_chunk(chunk, codes[first : first + len(chunk)])
+            numbers.append(first + np.union1d(far, shortened))
+        return codes, np.concatenate(numbers)
 
-    def _encode_chunk(self, rows: Rows, codes: NDArray[np.uint8]) -> None:
+    def _encode_chunk(self, rows: Rows, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Write the codes of rows; returns the numbers of those that had to be shortened."""
+        self._encode_rows(rows, codes)
+        shortened = over = self._beyond_norms(codes)
+        for times in range(1, TIMES + 1):
+            if len(over) == 0:
+                break
+            shorter, found = rows[over] * np.float32(SHORTER**times), codes[over]
+            self._encode_rows(shorter, found)
+            codes[over] = found
+            over = over[self._beyond_norms(found)]
+        return shortened
+
+    def _beyond_norms(self, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Numbers of the codes whose norms a leaf of level 1 cannot store."""
+        if self._largest_growth is None:
+            return np.empty(0, np.int64)
+        dictionaries = self.dictionaries
+        starts, layout = dictionaries.starts, dictionaries.layout
+        vectors = dictionaries.part(0)[layout.first_labels(codes)]
+        behind = np.ascontiguousarray(codes[:, layout.prefix_bytes(1) :])
+        growth = np.empty(len(codes), np.float32)
+        norm_growth(vectors, behind, starts[1:-1] - starts[1], dictionaries.words[starts[1] :], growth)
+        return np.flatnonzero(growth > self._largest_growth)
+
+    def _encode_rows(self, rows: Rows, codes: NDArray[np.uint8]) -> None:
         if self._first is not None:
             labels, _ = self._first.assign(rows)
             codes[:, 0], codes[:, 1] = labels >> 8, labels & 0xFF

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from aggtree.engine.clustering.distances_kernels import Rows, copy_rows, multiply_rows
 from aggtree.engine.coding.records import Scratch, Tables
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
+from aggtree.engine.simd.instructions.vectors import count_at_most, lanes_at_most, lowest_bit, score_row
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import count_at_most, lanes_at_most, lowest_bit, score_row
 
 NO_SCORE = 2**31 - 2
 

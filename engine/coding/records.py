@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import BLOCK_ROWS as GROUP_ROWS
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 
 BLOCK_ROWS = 64 * TILE_ROWS

@@ -12,10 +12,15 @@ from aggtree.engine.clustering.distances_kernels import Rows, copy_rows, multipl
 from aggtree.engine.coding.encoding_kernels import NO_SCORE
 from aggtree.engine.coding.records import ShortScratch, Tables
 from aggtree.engine.simd.compiled import inlined, kernel
-from aggtree.engine.simd.product_instructions import TILE_ROWS
-from aggtree.engine.simd.short_instructions import collect_keys, copy_path, rank_of_key, score_short_paths
+from aggtree.engine.simd.instructions.products import TILE_ROWS
+from aggtree.engine.simd.instructions.short_scores import (
+    collect_keys,
+    copy_path,
+    rank_of_key,
+    score_short_paths,
+)
+from aggtree.engine.simd.instructions.vectors import count_at_most
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import count_at_most
 
 MOST_RANKED = 2 * LANES
 """So few scores are ranked without a limit. Otherwise half as many again as are kept: fewer take longer to

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from aggtree.engine.clustering.distances_kernels import Rows, merge_nearest
 from aggtree.engine.coding.records import Groups, GroupScratch
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.product_instructions import TILE_ROWS, multiply_tile
+from aggtree.engine.simd.instructions.products import TILE_ROWS, multiply_tile
 from aggtree.engine.simd.vector_code import LANES
 
 

@@ -6,16 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.intrinsics import prefetch
 
 LANES = 4
 # Distances: squared Euclidean, minus the inner product, 1 - cosine.
 L2, INNER, COSINE = 0, 1, 2
-# Components whose squared differences, of bytes, add up in 32 bits.
-INTEGERS = 1 << 14
-# Candidates whose vectors are prefetched, and bytes of each.
-AHEAD = 8
-PREFETCH = 256
 
 
 class Nearest(NamedTuple):
@@ -32,7 +26,8 @@ class Nearest(NamedTuple):
 class FlatVectors(NamedTuple):
     """Vectors somewhere in one flat array, such as a mapped file with headers between the rows.
 
-    values : (v,) uint8, int8 or float32; row i is values[first + i * step :][:dimension]
+    values : (v,) uint8, int8, float32, or the bits of float16 as uint16 and of bfloat16 as int16;
+        row i is values[first + i * step :][:dimension]
     """
 
     values: NDArray[np.generic]
@@ -89,7 +84,7 @@ def _products(query: NDArray[np.generic], row: NDArray[np.generic]) -> tuple[Any
 
 
 @kernel
-def _distance(query: NDArray[np.generic], row: NDArray[np.generic], kind: int) -> Any:
+def exact_distance(query: NDArray[np.generic], row: NDArray[np.generic], kind: int) -> Any:
     """The distance of a kind; NaN for the cosine of a row of zeros."""
     if kind == L2:
         return _squared_distance(query, row)
@@ -100,7 +95,7 @@ def _distance(query: NDArray[np.generic], row: NDArray[np.generic], kind: int) -
 
 
 @kernel
-def _replace_farthest(
+def replace_farthest(
     distances: NDArray[np.float64], ids: NDArray[np.int64], distance: np.float64, number: int
 ) -> None:
     """Replace the root of the heap by a row and sift it down."""
@@ -144,82 +139,10 @@ def merge_rows(
                 near = np.float32(1 if products.kind == COSINE else 0) - product
             # Written so that a product that overflowed counts as near.
             if not near - products.slack * squares > distances[0]:
-                distance = _distance(queries[i], rows[j], products.kind)
+                distance = exact_distance(queries[i], rows[j], products.kind)
                 number = first_id + j
                 if distance < distances[0] or (distance == distances[0] and number < ids[0]):
-                    _replace_farthest(distances, ids, distance, number)
-
-
-@kernel
-def _byte_distance(query: NDArray[np.int16], row: NDArray[np.generic]) -> np.float64:
-    """Squared distance of integers within the range of bytes, by 32-bit integers."""
-    total = np.int64(0)
-    for first in range(0, len(query), INTEGERS):
-        one, other = query[first : first + INTEGERS], row[first : first + INTEGERS]
-        part = np.int32(0)
-        for j in range(len(one)):
-            difference = np.int32(np.int32(one[j]) - np.int32(other[j]))
-            part = np.int32(part + np.int32(difference * difference))
-        total += part
-    return np.float64(total)
-
-
-@kernel
-def _flat_distance(whole: Any, floats: Any, i: int, vectors: FlatVectors, row: Any, kind: int) -> Any:
-    """Distance of query i and a row."""
-    start = vectors.first + row * vectors.step
-    values = vectors.values[start : start + vectors.dimension]
-    # A branch about an argument that is None is left out when the kernel is compiled.
-    if floats is not None:
-        return _distance(floats[i], values, kind)
-    if whole is not None:
-        return _byte_distance(whole[i], values) if kind == L2 else _distance(whole[i], values, kind)
-    return np.float64(np.inf)
-
-
-@kernel
-def _sort_heap(distances: NDArray[np.float64], ids: NDArray[np.int64]) -> None:
-    """Sort a max-heap by (distance, id)."""
-    for last in range(len(ids) - 1, 0, -1):
-        distance, number = distances[last], ids[last]
-        distances[last], ids[last] = distances[0], ids[0]
-        _replace_farthest(distances[:last], ids[:last], distance, number)
-
-
-@kernel
-def rank_candidates(
-    whole: Any,
-    floats: Any,
-    vectors: FlatVectors,
-    candidates: NDArray[np.int64],
-    places: NDArray[np.int64],
-    kind: int,
-    nearest: Nearest,
-) -> None:
-    """The nearest of each query's own candidates, sorted by (distance, id).
-
-    whole : (q, d) int16, queries of integers within the range of the vectors' bytes, or None
-    floats : (q, d), queries as given, or None; exactly one of both is given
-    candidates, places : (q, c), ids and the rows that hold their vectors; invalid rows are skipped
-    kind : of the distance
-    nearest : (q, k), out; inf and -1 where there are fewer
-    """
-    last = min(PREFETCH, vectors.dimension * vectors.values.itemsize)
-    for i in range(len(candidates)):
-        distances, ids = nearest.distances[i], nearest.ids[i]
-        distances[:], ids[:] = np.inf, -1
-        for j in range(len(candidates[i]) + AHEAD):
-            if j < len(candidates[i]):
-                start = (vectors.first + places[i, j] * vectors.step) * vectors.values.itemsize
-                for place in range(start, start + last + 63, 64):
-                    prefetch(vectors.values, min(place, start + last - 1))
-            row = places[i, j - AHEAD] if j >= AHEAD else np.int64(-1)
-            if 0 <= row < vectors.rows:
-                number = candidates[i, j - AHEAD]
-                distance = _flat_distance(whole, floats, i, vectors, row, kind)
-                if distance < distances[0] or (distance == distances[0] and number < ids[0]):
-                    _replace_farthest(distances, ids, distance, number)
-        _sort_heap(distances, ids)
+                    replace_farthest(distances, ids, distance, number)
 
 
 @kernel

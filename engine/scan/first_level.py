@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.scan.records import LABELS, FirstLevel, TableWords
 from aggtree.engine.scan.table_kernels import DIMENSION_STEP
-from aggtree.engine.simd.byte_product_instructions import QUAD, ZERO
+from aggtree.engine.simd.instructions.byte_products import QUAD, ZERO
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.tree.layout import Tree
 
@@ -210,7 +210,8 @@ def table_words(
 def cluster(words: NDArray[np.float32], groups: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Centres (g, d) of at most `groups` clusters of words (w, d), and the cluster of each word (w,).
 
-    A few rounds from evenly spaced words: the groups only have to be compact, not best.
+    A few rounds from evenly spaced words: the groups only have to be compact, not optimal. Not by `kmeans`,
+    whose sums are rounded differently: groups are stored in indexes, whose bytes must not change.
     """
     centres = words[np.linspace(0, len(words) - 1, groups).astype(np.int64)]
     for _ in range(GROUP_ROUNDS):

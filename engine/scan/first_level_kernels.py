@@ -22,8 +22,8 @@ from aggtree.engine.scan.top_k_kernels import (
     rank_bound,
     rank_of,
 )
-from aggtree.engine.simd.byte_product_instructions import QUAD, VECTORS, score_bytes
 from aggtree.engine.simd.compiled import inlined, kernel
+from aggtree.engine.simd.instructions.byte_products import QUAD, VECTORS, score_bytes
 from aggtree.engine.simd.intrinsics import prefetch, prefetch_early
 from aggtree.engine.simd.vector_code import LANES
 

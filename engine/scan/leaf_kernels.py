@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from aggtree.engine.scan.records import LABELS, LeafParts
 from aggtree.engine.simd.compiled import kernel
+from aggtree.engine.simd.instructions.vectors import lanes_at_most, lowest_bit
 from aggtree.engine.simd.intrinsics import load_8_bytes
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import lanes_at_most, lowest_bit
 
 
 @kernel

@@ -19,14 +19,14 @@ from aggtree.engine.scan.filter_kernels import is_allowed
 from aggtree.engine.scan.records import Best, PlaneTables, RowBits
 from aggtree.engine.scan.top_k_kernels import NO_BOUND, add_best, distance_of, rank_of
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.intrinsics import prefetch
-from aggtree.engine.simd.plane_instructions import (
+from aggtree.engine.simd.instructions.planes import (
     BLOCK_LEAVES,
     LARGEST_ENTRY,
     WEIGHTED_SHIFT,
     scan_block,
 )
-from aggtree.engine.simd.vector_instructions import lowest_bit
+from aggtree.engine.simd.instructions.vectors import lowest_bit
+from aggtree.engine.simd.intrinsics import prefetch
 
 # A norm is a byte, whose halves have tables of their own: multiples of 16 steps, and of one.
 NORM_STEPS = 15 * SHORT_WORDS

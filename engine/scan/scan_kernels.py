@@ -34,8 +34,8 @@ from aggtree.engine.scan.sieve_kernels import (
 )
 from aggtree.engine.scan.top_k_kernels import NO_BOUND, add_best, distance_of, rank_of
 from aggtree.engine.simd.compiled import inlined, kernel
+from aggtree.engine.simd.instructions.sieve import READ_AHEAD, SIEVE_BYTES, SIEVED
 from aggtree.engine.simd.intrinsics import prefetch_early
-from aggtree.engine.simd.sieve_instructions import READ_AHEAD, SIEVE_BYTES, SIEVED
 from aggtree.engine.tree.layout import Tree
 
 # Leaves that passed the sieve and are scored together: the bound they may lower is that of the next.

@@ -20,9 +20,9 @@ from aggtree.engine.scan.records import (
     TableWords,
 )
 from aggtree.engine.scan.table_kernels import DIMENSION_STEP
-from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES, TABLE_BYTES
-from aggtree.engine.simd.product_instructions import TILE_ROWS
-from aggtree.engine.simd.sieve_instructions import PLANES, SIEVE_BYTES, SIEVED, second_load
+from aggtree.engine.simd.instructions.planes import BLOCK_LEAVES, TABLE_BYTES
+from aggtree.engine.simd.instructions.products import TILE_ROWS
+from aggtree.engine.simd.instructions.sieve import PLANES, SIEVE_BYTES, SIEVED, second_load
 from aggtree.engine.simd.vector_code import LANES
 
 # Floats of the distance tables of one block of queries: they stay in the second-level cache.

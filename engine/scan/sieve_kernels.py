@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from aggtree.engine.scan.records import LABELS, Sieve
 from aggtree.engine.simd.compiled import inlined, kernel
-from aggtree.engine.simd.sieve_instructions import NINE, PLANES, SIEVED, sieve_64, sieve_64_of_nine
+from aggtree.engine.simd.instructions.sieve import NINE, PLANES, SIEVED, sieve_64, sieve_64_of_nine
+from aggtree.engine.simd.instructions.vectors import lowest_bit, row_minima
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import lowest_bit, row_minima
 
 # Leaves below which a node is not worth a look through the sieve.
 SIEVE_ROWS = 12

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.scan.records import TableWords
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.product_instructions import TILE_ROWS, multiply_tile
+from aggtree.engine.simd.instructions.products import TILE_ROWS, multiply_tile
 from aggtree.engine.simd.vector_code import LANES
 
 DIMENSION_STEP = 8

@@ -4,6 +4,8 @@ Inner product. A query may have any length: it is scaled to 1. Without norms, an
 place, a search ranks by 1 + B - 2 q·x̂, which is never negative for B >= 2 max ‖x̂‖, and falls as q·x̂ rises.
 The distance returned is -q·x.
 
+A mean that was subtracted from the vectors adds q·mean to each product.
+
 Cosine. Vectors were scaled to length 1 when they were encoded, and queries are: the squared distance of two
 such vectors is twice 1 - cos. The distance returned is 1 - cos.
 """
@@ -65,8 +67,12 @@ class InnerProductSearcher(Searcher):
         squares = np.einsum("ij,ij->i", queries, queries, dtype=np.float64).astype(np.float32)
         found = ids >= 0
         products = (squares + self._base)[:, None] - np.where(found, distances, 0).astype(np.float64)
+        transform = self.dictionaries.transform
+        products /= 2 * transform.unit
+        if transform.mean is not None:
+            products += (queries @ transform.mean)[:, None]
         with np.errstate(over="ignore"):  # a product that float32 cannot hold is as near as can be
-            return Answer(ids, np.where(found, -lengths[:, None] * products / 2, np.inf).astype(np.float32))
+            return Answer(ids, np.where(found, -lengths[:, None] * products, np.inf).astype(np.float32))
 
 
 class CosineSearcher(Searcher):
@@ -80,6 +86,7 @@ class CosineSearcher(Searcher):
             raise ValueError(
                 f"query {int(np.flatnonzero(lengths == 0)[0])} is all zeros: it has no direction"
             )
+        self.dictionaries.transform.apply_to_queries(queries)
         return lengths
 
     def _finish(
@@ -96,6 +103,8 @@ class PlaneCosineSearcher(CosineSearcher):
     """
 
     def __init__(self, tree: Tree, dictionaries: Dictionaries, **grouping: Any) -> None:
+        if dictionaries.transform.mean is not None:
+            raise ValueError("a mean was subtracted from vectors that are compared by their angle to words")
         words = unit_words(dictionaries)
         ones = np.ones(len(tree.norms), np.float32)
         super().__init__(tree._replace(norms=ones), words, planes=True, **grouping)
@@ -127,7 +136,7 @@ def unit_words(dictionaries: Dictionaries) -> Dictionaries:
     first = words[: dictionaries.layout.words[0]]
     lengths = np.sqrt(np.vecdot(first, first))
     first /= np.where(lengths > 0, lengths, 1)[:, None]
-    return Dictionaries(words, dictionaries.layout)
+    return Dictionaries(words, dictionaries.layout, dictionaries.transform)
 
 
 def scale_to_length_1(queries: NDArray[np.float32]) -> NDArray[np.float64]:

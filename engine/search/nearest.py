@@ -18,7 +18,7 @@ from aggtree.engine.exact.neighbours_kernels import FlatVectors
 from aggtree.engine.params import Metric, SearchParams
 from aggtree.engine.scan.records import RowBits
 from aggtree.engine.search.filters import Filter, widened, widening
-from aggtree.engine.search.request import SearchRequest, chosen_params
+from aggtree.engine.search.request import RERANK_EFFORT, SearchRequest, chosen_params, default_candidates
 from aggtree.engine.search.rerank import Reranker, as_answer
 from aggtree.engine.search.searcher import Answer, SearchCounts
 from aggtree.engine.search.segments import AnySearcher
@@ -63,6 +63,9 @@ class ExactRows(Protocol):
     def open_if_present(self) -> RowReader | None:
         """Their reader, or None."""
 
+    def open_in_place(self) -> RowReader | None:
+        """Their reader if any row is at hand, in memory or in a local file; otherwise None."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchSpace:
@@ -85,6 +88,11 @@ class SearchSpace:
         """The default parameters of a request."""
         return self.searcher.default_params
 
+    def default_candidates(self, k: int) -> int:
+        """How many candidates are re-ranked for k answers."""
+        dictionaries = self.searcher.dictionaries
+        return default_candidates(k, dictionaries.layout.bits / dictionaries.dimension)
+
     @cached_property
     def largest_error(self) -> float:
         """The largest distance of a vector and its reconstruction, among rows sampled from all trees."""
@@ -92,6 +100,16 @@ class SearchSpace:
         reader = self.vectors.open()
         vectors = reader.take(np.clip(rows, 0, reader.rows - 1)).astype(np.float64)
         return float(np.sqrt(((vectors - found) ** 2).sum(axis=1).max()))
+
+
+def resolved(space: SearchSpace, request: SearchRequest) -> SearchRequest:
+    """The request with its limits and its number of candidates chosen."""
+    default, rerank = space.default_params, request.rerank
+    if rerank == "auto":
+        rerank = 0
+        if space.vectors.open_in_place() is not None:
+            rerank, default = space.default_candidates(request.k), default.scaled(RERANK_EFFORT)
+    return replace(request, params=chosen_params(request.params, default), rerank=rerank)
 
 
 def find_nearest(
@@ -107,10 +125,12 @@ def find_nearest(
     allowed = space.rows if request.within is None else request.within.count
     _check_size(len(block) if block.ndim > 1 else 1, request.k, space.rows)
     # Work is as wide as there are answers: what k exceeds them by is filled in at the end.
-    k, wanted = min(request.k, allowed), min(request.rerank or request.k, allowed)
-    if wanted == 0:
+    k = min(request.k, allowed)
+    if k == 0:
         _, count, _ = space.searcher.prepared(block)
         return no_answer(count, request.k), SearchCounts(*np.zeros((2, count), np.int64))
+    request = resolved(space, request)
+    wanted = min(int(request.rerank) or request.k, allowed)
     reader = space.vectors.open() if request.rerank else None
     if request.within is None:
         params = chosen_params(request.params, space.default_params)

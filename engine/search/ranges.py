@@ -48,7 +48,7 @@ class RangeAnswer(NamedTuple):
 def find_within_radius(space: SearchSpace, queries: ArrayLike, request: SearchRequest) -> RangeAnswer:
     """All rows the search visits whose squared distance to a query is at most radius².
 
-    The request has a radius; its k is not used. rerank : not 0 for exact distances.
+    The request has a radius; its k is not used. rerank : neither 0 nor "auto" for exact distances.
     """
     radius, within = request.radius, request.within
     if radius is None:
@@ -56,7 +56,7 @@ def find_within_radius(space: SearchSpace, queries: ArrayLike, request: SearchRe
     check_radius(space)
     _, count, _ = space.searcher.prepared(queries)
     block = np.atleast_2d(np.asarray(queries))
-    reader = space.vectors.open() if request.rerank else None
+    reader = space.vectors.open() if request.rerank not in ("auto", 0) else None
     if within is not None and within.count == 0:
         return _within([], radius, count)
     if within is not None and scans(within, 0):

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggtree.engine.exact.neighbours_kernels import FlatVectors, Nearest, rank_candidates
+from aggtree.engine.exact.neighbours_kernels import FlatVectors, Nearest
+from aggtree.engine.exact.ranking_kernels import BFLOAT16, FLOAT16, PLAIN, FloatQueries, rank_candidates
 from aggtree.engine.params import METRICS, Metric
 from aggtree.engine.search.searcher import Answer
 from aggtree.engine.simd.intrinsics import compiled_entry
 
+HALF_ULP = 2.0**-24
 # Pairs of a query and a row that are ranked at once.
 BLOCK_CANDIDATES = 1 << 19
 
@@ -42,7 +44,8 @@ class Reranker:
         queries : (d,) or (q, d), integers or floats
         candidates : (q, c) int64 ids; places : rows of `vectors` that hold them, if not the ids themselves
         """
-        whole, floats = exact_queries(queries, vectors.values.dtype)
+        whole, exact = exact_queries(queries, vectors.values.dtype)
+        vectors = vectors._replace(values=_read_only(vectors.values))
         places = candidates if places is None else places
         nearest = Nearest(np.empty((len(candidates), k)), np.empty((len(candidates), k), np.int64))
         count = max(1, min(threads, len(candidates)))
@@ -51,16 +54,15 @@ class Reranker:
         def rank_range(start: int, stop: int) -> None:
             self._run(
                 None if whole is None else whole[start:stop],
-                None if floats is None else floats[start:stop],
+                None if exact is None else exact[start:stop],
                 vectors,
                 candidates[start:stop],
                 places[start:stop],
-                self._kind,
                 Nearest(nearest.distances[start:stop], nearest.ids[start:stop]),
             )
 
         if count == 1:
-            self._run(whole, floats, vectors, candidates, places, self._kind, nearest)
+            rank_range(0, len(candidates))
         else:
             with ThreadPoolExecutor(count) as pool:
                 list(pool.map(lambda ends: rank_range(*ends), pairwise(ends)))
@@ -99,13 +101,32 @@ class Reranker:
         """`nearest` with distances in float32, as answers have them."""
         return as_answer(self.nearest(*arguments, **options))
 
-    def _run(self, whole: Any, floats: Any, vectors: FlatVectors, *rest: Any) -> None:
+    def _run(
+        self,
+        whole: NDArray[np.int16] | None,
+        exact: NDArray[Any] | None,
+        vectors: FlatVectors,
+        candidates: NDArray[np.int64],
+        places: NDArray[np.int64],
+        nearest: Nearest,
+    ) -> None:
         """Call the kernel without a dispatch on all types, of which only these two vary."""
-        kind = vectors.values.dtype, None if floats is None else floats.dtype
+        kept = vectors.values.dtype
+        floats = None if exact is None else float_queries(exact, kept, candidates.shape[1])
+        row = None if exact is None or kept == np.float32 else np.empty(vectors.dimension, np.float32)
+        arguments = whole, floats, vectors, row, candidates, places, self._kind, nearest
+        kind = kept, None if exact is None else exact.dtype
         entry = self._entries.get(kind)
         if entry is None:
-            entry = self._entries[kind] = compiled_entry(rank_candidates, (whole, floats, vectors, *rest))
-        entry(whole, floats, vectors, *rest)
+            entry = self._entries[kind] = compiled_entry(rank_candidates, arguments)
+        entry(*arguments)
+
+
+def _read_only(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """A plain read-only view: vectors in memory and in mapped files have one compiled kernel."""
+    view = np.asarray(values).view()
+    view.flags.writeable = False
+    return view
 
 
 def as_answer(nearest: Nearest) -> Answer:
@@ -129,3 +150,19 @@ def exact_queries(
             return small.astype(np.int16), None
     kind = block.dtype if block.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     return None, np.ascontiguousarray(block, kind)
+
+
+def float_queries(exact: NDArray[Any], kept: np.dtype[Any], candidates: int) -> FloatQueries:
+    """Queries (q, d) float32 or float64 as the kernel takes them, for vectors of a type."""
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(exact, np.float32)
+        squares = np.vecdot(rounded, rounded)
+    return FloatQueries(
+        exact=exact,
+        rounded=rounded,
+        squares=squares,
+        slack=np.float32((2 * exact.shape[1] + 16) * HALF_ULP),
+        stored={np.dtype(np.uint16): FLOAT16, np.dtype(np.int16): BFLOAT16}.get(kept, PLAIN),
+        near=np.empty(candidates, np.float32),
+        sums=np.empty(2, np.float32),
+    )

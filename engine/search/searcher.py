@@ -36,9 +36,9 @@ from aggtree.engine.search.plane_search_kernels import search_planes
 from aggtree.engine.search.reconstruction import find_leaves, leaf_vectors
 from aggtree.engine.search.request import check_queries, chosen_params, default_plane_search, default_search
 from aggtree.engine.search.search_kernels import search_tree
+from aggtree.engine.simd.instructions.products import TILE_ROWS
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE
 from aggtree.engine.simd.intrinsics import compiled_entry
-from aggtree.engine.simd.product_instructions import TILE_ROWS
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
 from aggtree.engine.tree.layout import Tree, check_tree, record_sizes
 
 MAX_LEVEL_NODES = 2**32
@@ -199,7 +199,9 @@ class Searcher:
         ValueError for queries that cannot be answered, with the reason.
         """
         dimension = self.dictionaries.dimension
-        block, count = check_queries(queries, dimension, bounded=self._bounded)
+        # Of a transform that moves or scales it is not the length of a query itself that counts.
+        bounded = self._bounded and self.dictionaries.transform.plain
+        block, count = check_queries(queries, dimension, bounded=bounded)
         return block, count, self._scale(block[:count, :dimension])
 
     def _near_each_other(
@@ -230,17 +232,27 @@ class Searcher:
 
     def _vectors(self, leaves: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         found = leaf_vectors(self.tree, self.dictionaries, self.norm_bytes, leaves, self.planes)
-        return self.tree.ids[leaves].astype(np.int64), found
+        return self.tree.ids[leaves].astype(np.int64), self.dictionaries.transform.restore(found)
 
     def _scale(self, queries: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """Transform queries (q, d) in place for the search of the tree; returns what `_finish` needs."""
-        return None
+        return self.dictionaries.transform.apply_to_queries(queries)
 
     def _finish(
         self, answer: Answer, queries: NDArray[np.float32], lengths: NDArray[np.float64] | None
     ) -> Answer:
-        """The answer in the metric of the index."""
-        return answer
+        """The answer in the metric of the index.
+
+        Of a query that was pulled in, a row is taken to be as much farther as the query was shortened.
+        """
+        unit = self.dictionaries.transform.unit
+        if lengths is None and unit == 1:
+            return answer
+        distances = answer.distances.astype(np.float64)
+        if lengths is not None:
+            distances = (np.sqrt(np.maximum(distances, 0)) + lengths[:, None]) ** 2
+        with np.errstate(over="ignore"):
+            return Answer(answer.ids, (distances / unit / unit).astype(np.float32))
 
     def _answer(
         self,

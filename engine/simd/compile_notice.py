@@ -1,4 +1,4 @@
-"""One line for whoever waits for the compiler.
+"""One line for users who wait for the compiler.
 
 Compilation takes seconds, once for each machine. A process that has spent more than two of them reports
 it once, as a warning of the logger `aggtree`, or to the function that displays progress.
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from aggtree.engine.simd import kernel_cache
 
 PATIENCE = 2.0
-"""Seconds of compilation that pass without a word."""
+"""Seconds of compilation without a notice."""
 LOGGER = logging.getLogger("aggtree")
 
 
 class _Notice:
-    """Counts the seconds of this process, and who is told of them."""
+    """Counts the compile seconds of this process, and reports them to listeners."""
 
     def __init__(self) -> None:
         self.show: Callable[[str], None] = LOGGER.warning
@@ -28,23 +28,27 @@ class _Notice:
     def give(self) -> None:
         """Show the line."""
         self.given = True
-        self.show(f"compiling kernels for this processor: once per machine, {_where()}")
+        self.show(notice())
 
 
 _NOTICE = _Notice()
 
 
-def _where() -> str:
+def notice() -> str:
+    """What is going on, and where its result is kept."""
     place = kernel_cache.first_writable_place()
-    return (
-        f"cached in {place}" if place else "but no directory can be written, so every process compiles again"
-    )
+    kept = f"once per machine, cached in {place}" if place else "in each process: no directory can be written"
+    return f"compiling kernels for this processor, {kept}"
 
 
-def show_notice_by(show: Callable[[str], None]) -> Callable[[str], None]:
-    """Let a function show the line; returns the one that did before."""
+@contextmanager
+def notice_shown_by(show: Callable[[str], None]) -> Iterator[None]:
+    """Let a function show the line meanwhile, instead of the log."""
     before, _NOTICE.show = _NOTICE.show, show
-    return before
+    try:
+        yield
+    finally:
+        _NOTICE.show = before
 
 
 @contextmanager

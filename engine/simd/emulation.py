@@ -198,3 +198,25 @@ def scan_block(
         entries = tables[0, row][plane & 15].astype(np.uint16) + tables[1, row][plane >> 4]
         sums[:] += entries << (3 if weighted and number == 0 else 0)
     return int.from_bytes(np.packbits(sums <= limit, bitorder="little").tobytes(), "little")
+
+
+def sum_products(
+    query: NDArray[np.float32], values: NDArray[np.float32], first: int, whole: int, sums: NDArray[np.float32]
+) -> None:
+    asked, row = query[:whole], values[first : first + whole]
+    sums[0], sums[1] = (asked * row).sum(), (row * row).sum()
+
+
+def sum_squares(
+    query: NDArray[np.float32], values: NDArray[np.float32], first: int, whole: int, sums: NDArray[np.float32]
+) -> None:
+    differences = query[:whole] - values[first : first + whole]
+    sums[0] = (differences * differences).sum()
+
+
+def float16_value(bits: int) -> np.float32:
+    return np.float32(np.array(bits, np.uint16).view(np.float16)[()])
+
+
+def bfloat16_value(bits: int) -> np.float32:
+    return np.float32((np.array(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)[()])

@@ -12,6 +12,7 @@ A kernel may be both. Parts are compiled for types, not for the numbers that the
 """
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -113,6 +114,21 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+class KernelMissingError(RuntimeError):
+    """A kernel would have to be compiled."""
+
+
+_FORBIDDEN = threading.Lock()
+"""Held while nothing may be compiled."""
+
+
+@contextmanager
+def compiling_forbidden() -> Iterator[None]:
+    """No kernel is compiled meanwhile, on any thread: KernelMissingError for one that is not on disk."""
+    with _FORBIDDEN:
+        yield
+
+
 class _PartCompiler(Compiler):
     library_class: Any = PartLibrary
 
@@ -127,6 +143,8 @@ class _EntryCompiler(_PartCompiler):
 
     def compile_extra(self, function: Any) -> Any:
         """Compile a function that is not on disk."""
+        if _FORBIDDEN.locked():
+            raise KernelMissingError(function.__name__)
         with compiling(), _collector_paused():
             return super().compile_extra(function)
 

@@ -1,4 +1,4 @@
-"""SIFT-like vectors computed from their row numbers, for runs larger than any disk at hand.
+"""SIFT-like vectors computed from their row numbers, for data sets larger than the disk.
 
 A row is a sum of offsets along a path of a tree that exists only as a hash function: the row's number picks
 an anchor (a typical descriptor), a position between it and a neighbouring anchor, and one of four children
@@ -67,7 +67,7 @@ def _check_shares(name: str, shares: NDArray[np.uint64]) -> None:
 
 
 def _check_exact(model: SiftModel) -> None:
-    """The largest possible sums of offsets and of latent values, against what float32 holds exactly."""
+    """ValueError if sums of offsets or of latent values could exceed the exact range of float32."""
     for name in ("weights", "spreads", "factors"):
         if getattr(model, name).min() < 0 or getattr(model, name).max() >= 1 << 16:
             raise ValueError(f"model: {name} must be 0 to 65535")

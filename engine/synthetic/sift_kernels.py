@@ -32,7 +32,7 @@ _OWN, _FACTOR = np.uint64(4 << 32), np.uint64(5 << 32)
 
 
 class SiftModel(NamedTuple):
-    """What the generator knows of real descriptors; A anchors, L levels.
+    """The generator's model of real descriptors; A anchors, L levels.
 
     anchors : (A, 128) float32, latent centres, integers with 2**10 per standard deviation.
     neighbours : (A, 32) int64, the nearest anchors of each anchor.

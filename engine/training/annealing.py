@@ -92,7 +92,7 @@ class DictionaryAnnealing:
 
     @property
     def dictionaries(self) -> Dictionaries:
-        """What was learned so far."""
+        """The dictionaries learned so far."""
         if self._narrow is None:
             raise ValueError("no dictionaries yet: call fit or partial_fit first")
         narrow = self._narrow.words
@@ -128,7 +128,7 @@ class DictionaryAnnealing:
         """Learn from vectors x (n, d), from scratch or by annealing the dictionaries `start`.
 
         first : words (K_1, d) of a wide first dictionary learned elsewhere; otherwise it is learned from x.
-        resume : go on after the last round of a fit that was cut short, with the same arguments.
+        resume : continue after the last round of an interrupted fit, with the same arguments.
         progress : called with 0 and E at the start, then after every round with its number and E; the
             trainer's state at these moments can be resumed.
         Rounds end after `rounds`, or when one without noise lowers E by less than `tolerance`.
@@ -156,7 +156,7 @@ class DictionaryAnnealing:
         return self
 
     def partial_fit(self, batch: NDArray[np.generic], *, map: Map = map) -> Self:
-        """Go on learning from one batch (n, d) of a stream, about 100,000 vectors: one round of cooling.
+        """Continue learning from one batch (n, d) of a stream, about 100,000 vectors: one round of cooling.
 
         Rows of earlier batches are remembered in a small sample. A batch that would raise their
         error is taken in smaller steps, or not at all; one of few rows is mixed: neither spoils anything.
@@ -185,7 +185,7 @@ class DictionaryAnnealing:
         return self.dictionaries.decode(codes)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Everything `from_state` needs to go on bit for bit, as named arrays."""
+        """Everything that `from_state` needs to continue bit for bit, as named arrays."""
         first = None if self._first is None else self._first.words
         return pack_state(self.params, first, self._narrow, self._online, self._history, self._codes)
 
@@ -213,7 +213,7 @@ class DictionaryAnnealing:
         return self._narrow
 
     def _check_batch(self, x: NDArray[np.generic], dimension: int | None) -> Rows:
-        """Contiguous rows of x, or one clear error."""
+        """Contiguous rows of x; ValueError for invalid ones."""
         rows = as_rows(np.asanyarray(x))
         if rows.shape[1] == 0:
             raise ValueError("vectors have no dimensions")
@@ -224,7 +224,7 @@ class DictionaryAnnealing:
         return rows
 
     def _go_on(self, x: NDArray[np.generic], map_: Map) -> tuple[Rows, Rows]:
-        """The rows and the residue of a fit that was cut short."""
+        """The rows and the residue of an interrupted fit."""
         if self._codes is None:
             raise ValueError("no fit was cut short: nothing to resume")
         rows = self._check_batch(x, self._narrow_or_fail().words.shape[1])
@@ -257,7 +257,7 @@ class DictionaryAnnealing:
         return self._annealed_residue(rows, map_)
 
     def _residue(self, rows: Rows, map_: Map) -> Rows:
-        """What a wide first dictionary leaves over; the rows themselves without one."""
+        """Residues of a wide first dictionary; the rows themselves if there is none."""
         return rows if self._first is None else self._first.residue(rows, map_)
 
     def _annealed_residue(self, rows: Rows, map_: Map) -> Rows:
@@ -350,7 +350,7 @@ class DictionaryAnnealing:
     ) -> tuple[Narrow, NDArray[np.uint8]]:
         """The narrow dictionaries after a round of cooling, and the codes they were fitted to.
 
-        weight : pull of each word towards where it is in joint cooling, in rows.
+        weight : pull of each word towards its present value in joint cooling, in rows.
         """
         narrow = self._narrow_or_fail()
         if self.params.cooling == "joint":
@@ -366,7 +366,7 @@ class DictionaryAnnealing:
     def _guarded_update(
         self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
     ) -> bool:
-        """One round on a batch, undone as far as it raises the error of remembered rows.
+        """One round on a batch, undone as far as it raises the error of the sample of earlier rows.
 
         A batch of few rows is mixed: words fitted to the rows themselves would describe their noise.
         """

@@ -1,4 +1,4 @@
-"""What online annealing remembers between batches, and the trainer's state as named arrays."""
+"""The state of online annealing between batches, and the trainer's state as named arrays."""
 
 from dataclasses import dataclass, replace
 from typing import cast
@@ -16,11 +16,15 @@ PATIENCE = 3
 """After so many odd batches in a row their rows are remembered too: the stream has changed for good."""
 
 NORM_MARGIN = 0.05
+RARE = 0.01
+"""Share of the rows, at either end, whose norms may widen the range of the others by WIDER on that side."""
+WIDER = 2.0
+"""In ranges of the other rows. A fivefold range costs two of eight bits."""
 
 
 @dataclass(frozen=True)
 class OnlineState:
-    """A uniform sample of the rows of trusted batches, and counts of what was seen.
+    """A uniform sample of the rows of trusted batches, and counts of batches and rows.
 
     sample : (r, d) uint8 or float32, r at most SAMPLE_ROWS.
     batches : batches seen. trusted : rows the sample stands for. odd : odd batches in a row.
@@ -69,6 +73,9 @@ def norm_ranges(dictionaries: Dictionaries, codes: NDArray[np.uint8]) -> NDArray
         norms[level + 1] = np.einsum("nd,nd->n", prefix, prefix)
     rest = norms[-1] - norms
     low, high = rest.min(axis=1), rest.max(axis=1)
+    least, most = np.quantile(rest, (RARE, 1 - RARE), axis=1)
+    spread = WIDER * np.where(most > least, most - least, np.inf)
+    low, high = np.maximum(low, least - spread), np.minimum(high, most + spread)
     margin = NORM_MARGIN * (high - low)
     return np.stack((low - margin, high + margin), axis=1).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""One round of Dictionary Annealing: how words are fitted to the rows, given what they are now.
+"""One round of Dictionary Annealing: fit the words to the rows, starting from the present words.
 
 Two ways to cool. `joint_round` fits all dictionaries at once by least squares for the present codes.
 `kmeans_round` is the paper's: dictionary after dictionary, *heat* x' = e + c_m(i_m), *cool* C_m by the
@@ -129,7 +129,7 @@ def residual_start(
     map_: Map = map,
     per_word: int = START_ROWS_PER_WORD,
 ) -> Narrow:
-    """Dictionaries learned one after the other on what the earlier ones leave over.
+    """Dictionaries learned one after the other on the residues of the earlier ones.
 
     per_word : rows of each word that k-means takes.
     """
@@ -168,7 +168,7 @@ def joint_round(
 def _reseed(
     narrow: Narrow, rows: Rows, codes: NDArray[np.uint8], empty: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Move words no row uses to heated rows x' = e + c_m(i_m), which would choose them gladly."""
+    """Move unused words to heated rows x' = e + c_m(i_m)."""
     words = narrow.words.copy()
     if len(empty) == 0:
         return words
@@ -180,7 +180,7 @@ def _reseed(
 
 
 def temperature(number: int, rounds: int) -> float:
-    """Noise of round `number` (from 0): falls linearly to nothing before the last rounds."""
+    """Noise of round `number` (from 0): falls linearly to zero before the last rounds."""
     return HEAT * max(0.0, 1 - (number + 1) / (rounds * (1 - COLD_SHARE)))
 
 
@@ -216,7 +216,7 @@ def kmeans_round(
 
 
 def descending_variance(narrow: Narrow, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Order of the dictionaries by descending variance of the words as used, (M,) int64.
+    """Order of the dictionaries by descending variance of the used words, (M,) int64.
 
     Sizes belong to positions, so only dictionaries of equal size change places.
     """

@@ -1,4 +1,4 @@
-"""Kernel of the information measures: how often labels occur together."""
+"""Kernel of the information measures: counts of pairs of labels."""
 
 import numpy as np
 from numpy.typing import NDArray

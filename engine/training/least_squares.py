@@ -4,7 +4,7 @@ Minimizing Σ ‖x − Σ_m c_m(i_m)‖² over all words has the normal equation
 one-hot codes. They are solved by block Gauss-Seidel: one dictionary after the other is set to its
 exact minimum with the others fixed, which is the paper's "cool" for fixed codes, in sweeps until all
 agree. BᵀB is counts, so the words of one dictionary do not couple: no factorization is needed, and
-words no row uses stay where they are.
+unused words do not change.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggtree.engine.clustering.distances import Map, panel_layout
 from aggtree.engine.clustering.distances_kernels import Rows, multiply_rows
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.training.least_squares_kernels import add_by_word, count_pairs
 
@@ -55,7 +55,7 @@ class NormalEquations:
             pass
 
     def uses(self) -> NDArray[np.int64]:
-        """How many rows use each word, (S,)."""
+        """Number of rows that use each word, (S,)."""
         return self.counts.diagonal()
 
 
@@ -68,7 +68,7 @@ def solve(
 ) -> NDArray[np.float32]:
     """Words (S, d) after `sweeps` of block Gauss-Seidel, starting from `words`.
 
-    weights : (S,) pull of each word towards where it is now, in rows. A positive weight keeps a
+    weights : (S,) pull of each word towards its present value, in rows. A positive weight keeps a
     rarely used word from chasing its few rows. `map_` runs over blocks of dimensions.
     """
     couplings, result = _couplings(equations), np.empty_like(words)

@@ -1,8 +1,8 @@
 """Cooling with few rows: dictionaries fitted to mixtures of the rows, on the axes a code can describe.
 
-Words fitted to a few rows fit their noise, and codes chosen with such words deepen it. Two remedies. Each
-round makes up fresh rows with the mean and covariance of the given ones, so that no noise is met twice.
-And words leave alone the weak axes, where they could describe nothing but noise. Both were chosen by the
+Words fitted to few rows overfit, and codes chosen with such words make it worse. There are two remedies. Each
+round generates new rows with the mean and covariance of the given ones, so that no noise is seen twice. And
+words are zero on the weak axes, where they could only describe noise. Both were chosen by the
 error of a tenth of 10,000 GIST vectors (960 dimensions) held out of training; `python -m bench training
 few_rows` compares the choices.
 """
@@ -47,20 +47,20 @@ class LeadingAxes:
         return flat
 
     def flatten(self, narrow: Narrow) -> Narrow:
-        """The words on the axes; the first dictionary carries the mean, and is freed of it."""
+        """The words on the axes; the mean is subtracted from the first dictionary."""
         words = products(narrow.words, self.axes)
         words[narrow.part(0)] -= products(self.centre[None], self.axes)
         return narrow.with_words(words)
 
     def raise_up(self, flat: Narrow) -> Narrow:
-        """The words among the rows again."""
+        """The inverse of `flatten`."""
         words = products(flat.words, np.ascontiguousarray(self.axes.T))
         words[flat.part(0)] += self.centre
         return flat.with_words(words)
 
 
 def leading_axes(rows: Rows, bits: float) -> LeadingAxes:
-    """The principal axes of rows (n, d) that a code of so many bits can describe, and some to spare.
+    """The principal axes of rows (n, d) that a code of the given number of bits can describe, and some more.
 
     An ideal code of Gaussian rows leaves the same error t on every axis it describes, and describes those
     whose variance exceeds t (reverse water-filling).

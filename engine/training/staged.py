@@ -1,4 +1,4 @@
-"""Annealing of long codes: stages of dictionaries, each learned on what the stages before it leave.
+"""Annealing of long codes: stages of dictionaries, each learned on the residues of the stages before it.
 
 A stage is encoded by a beam of its own and locked before the next begins, so training and encoding take time
 in proportion to the length of a code. On sentence embeddings four stages of 16 dictionaries of 16 words have
@@ -40,7 +40,7 @@ class StagedAnnealing:
 
     @property
     def dictionaries(self) -> Dictionaries:
-        """What was learned so far."""
+        """The dictionaries learned so far."""
         words = [trainer.dictionaries.words for trainer in self._trainers]
         return Dictionaries(np.concatenate(words), self._layout)
 
@@ -92,7 +92,7 @@ class StagedAnnealing:
         return thinning(self.params, rows, sum(words), early=False)
 
     def partial_fit(self, batch: NDArray[np.generic], *, map: Map = map) -> Self:
-        """Go on learning from one batch (n, d), stage after stage."""
+        """Continue learning from one batch (n, d), stage after stage."""
         rows = np.asanyarray(batch)
         for number, trainer in enumerate(self._trainers):
             trainer.partial_fit(rows, map=map)
@@ -112,7 +112,7 @@ class StagedAnnealing:
         return self.dictionaries.decode(codes)
 
     def state(self) -> State:
-        """Everything `from_state` needs to go on bit for bit, as named arrays."""
+        """Everything that `from_state` needs to continue bit for bit, as named arrays."""
         state: State = {STAGES: np.asarray([len(self._trainers), self.params.stage], np.int64)}
         state["sizes"] = np.asarray(self.params.words, np.int64)
         state["distortions"] = np.asarray(self.distortions, np.float64)
@@ -167,13 +167,13 @@ def _stage_dictionaries(start: Dictionaries, params: AnnealingParams) -> list[Di
 
 
 def _is_fitted(trainer: DictionaryAnnealing) -> bool:
-    """Whether a `fit` has come to its end: an unfinished one keeps the codes of its rows."""
+    """Whether a `fit` is finished: an unfinished one keeps the codes of its rows."""
     state = trainer.state()
     return "words" in state and "codes" not in state
 
 
 def _residue(trainer: DictionaryAnnealing, rows: NDArray[np.generic], map_: Map) -> NDArray[np.float32]:
-    """What a stage leaves of rows (n, d)."""
+    """Residues of a stage for rows (n, d)."""
     residue = np.empty(rows.shape, np.float32)
 
     def subtract(start: int) -> None:

@@ -8,8 +8,8 @@
     words = trainer.words
 
 The first pass draws rows as words; each further one is a pass of Lloyd's algorithm, the last of them with
-words assigned as encoding will. A word no row chose moves to a row drawn in proportion to its squared error,
-as k-means++ seeds.
+words assigned as encoding will. A word without rows moves to a row drawn with a probability proportional to
+its squared error, as in k-means++ seeding.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class RowSample:
     """Rows drawn from a stream without replacement, with chances in proportion to their weights.
 
     Each row gets the key Exp(1) / weight; the rows of the least keys are the sample (Efraimidis and
-    Spirakis). Whatever comes later, no more than `size` rows are kept.
+    Spirakis). At most `size` rows are kept at any time.
     """
 
     def __init__(self, size: int) -> None:
@@ -75,7 +75,7 @@ class RowSample:
 
 
 class LloydPass:
-    """One pass over the rows with fixed words (K, d): what the next words are made from."""
+    """One pass over the rows with fixed words (K, d), which accumulates the next words."""
 
     def __init__(self, words: NDArray[np.float32], probes: int) -> None:
         self._chooser = word_chooser(words, probes)
@@ -121,7 +121,7 @@ class FirstDictionaryTrainer:
     The result is a function of the batches, their order and the parameters; `map` changes the time only.
     `state` between two passes resumes bit for bit.
 
-    errors : E of the rows looked at, with the words each pass after the first began with.
+    errors : E of the rows of each pass after the first, with the words at its beginning.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class FirstDictionaryTrainer:
         self._pass.add(batch, rng, map)
 
     def end_pass(self) -> None:
-        """Move the words to where the rows of this pass want them."""
+        """Move the words to the means of their rows in this pass."""
         if self._pass is not None:
             self._words = self._pass.moved_words()
             self.errors.append(self._pass.error)
@@ -195,7 +195,7 @@ class FirstDictionaryTrainer:
         self._batch = 0
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Everything `from_state` needs to go on bit for bit; ValueError in the middle of a pass."""
+        """Everything that `from_state` needs to continue bit for bit; ValueError in the middle of a pass."""
         if self._batch:
             raise ValueError("the state is taken between passes: call end_pass first")
         state: dict[str, NDArray[np.generic]] = {

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.vector_instructions import add_squares
+from aggtree.engine.simd.instructions.vectors import add_squares
 
 SUMS = 8
 
@@ -32,7 +32,7 @@ class SortedRows(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What a reconstruction and its stored norm need.
+    """The words of reconstructions, and the quantization of their norms.
 
     words : (ΣK, d) float32, starts : (M + 1,) int64, first word of each dictionary
     wide : bytes of a first label less one
@@ -48,7 +48,7 @@ class Words(NamedTuple):
 
 
 class TreePartition(NamedTuple):
-    """Nodes and leaves that one range of the (code, id) order adds to a tree, level after level.
+    """The nodes and leaves of one range of the (code, id) order, level after level.
 
     labels : (N,) uint16, norms : (N,) float32, of the nodes whose first row lies in the partition
     child_start : (N,) uint32, number of the first child among the partition's nodes of the next level
@@ -69,7 +69,7 @@ class TreePartition(NamedTuple):
 
 
 class FillState(NamedTuple):
-    """Where `fill_partition` is.
+    """The state of `fill_partition` at a row.
 
     prefixes : (M + 1, d) float32, norms : (M + 1,) float32, the reconstruction of the row's first 0..M labels
         and its squared norm; prefixes[0] is zero
@@ -95,7 +95,7 @@ def common_labels(
 ) -> int:
     """Set common[i] to the labels row i shares with row i - 1, for i >= 1.
 
-    Returns the first row that is out of order or has a label its dictionary (sizes) does not know, or -1.
+    Returns the first row that is out of order or has a label outside its dictionary (sizes), or -1.
     """
     rows, width = codes.shape
     for i in range(rows):

@@ -83,7 +83,7 @@ def add_leaf_sums(
     """Add a hash of (id, code) of each leaf of some nodes of a level to the sum of the id's shard.
 
     prefixes : (nodes, bytes of a prefix) uint8, the first bytes of the codes below the nodes from `first` on
-    sums : (shards,) uint64; ids of no shard are left out
+    sums : (shards,) uint64; ids outside all shards are skipped
     """
     suffix = size - norm_bytes
     start = tree.record_start[level] - tree.level_leaf[level] * size + norm_bytes
@@ -106,7 +106,7 @@ def add_leaf_sums(
 def code_sum(codes: NDArray[np.uint8], first_id: int, seen: NDArray[np.uint8]) -> Any:
     """The sum of `add_leaf_sums` for codes (n, width) of the rows from `first_id` on, from the store.
 
-    seen : a bit for each row, those without are left out
+    seen : a bit for each row; rows without it are skipped
     """
     total = np.uint64(0)
     for i in range(len(codes)):

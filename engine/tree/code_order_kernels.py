@@ -200,7 +200,7 @@ def _shares(codes: NDArray[np.uint8], row: int, code: NDArray[np.uint8], size: i
 def _sharing(codes: NDArray[np.uint8], rank: int, towards: int, code: NDArray[np.uint8], size: int) -> Any:
     """Count the sorted rows next to `rank`, below it (towards -1) or from it on (1), that begin like `code`.
 
-    Steps grow as it goes on: the rows are few, or far from others in memory, most of the time.
+    Steps grow exponentially: mostly the rows are few, or far from others in memory.
     """
     most = rank if towards < 0 else len(codes) - rank
     first = rank - 1 if towards < 0 else rank

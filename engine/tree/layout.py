@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import TreeParams
-from aggtree.engine.simd.plane_instructions import SPARE_BYTES
+from aggtree.engine.simd.instructions.planes import SPARE_BYTES
 from aggtree.engine.tree.build_kernels import (
     SUMS,
     FillState,
@@ -117,12 +117,12 @@ def build_tree_partition(
     before: NDArray[np.int64] | None = None,
     after: NDArray[np.int64] | None = None,
 ) -> TreePartition:
-    """Build what a range of the (code, id) order adds to the tree.
+    """Build the partition of the tree for a range of the (code, id) order.
 
     codes, ids : (r, width) uint8 and (r,) uint32 or uint64, sorted by (code, id)
     norm_ranges : (M + 1, 2) float32, lowest and highest (leaf norm - node norm) of each level
     before, after : (M + 1,) int64, rows of earlier (later) partitions that share the first 0..M labels of the
-        first (last) code; left out when there are none. With them the partitions of any cut into ranges
+        first (last) code; omitted if there are none. With them the partitions of any cut into ranges
         join to the same bytes.
     """
     check_rows(codes, ids)
@@ -218,7 +218,7 @@ def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class TreeShape:
-    """Where the levels of a joined tree lie, and where each partition's share of a level goes.
+    """Positions of the levels in a joined tree, and of each partition's share of a level.
 
     level_start, level_leaf, record_start : (M + 2,) int64, as in `Tree`
     first_node : (partitions, M + 2) int64, number in the tree of the partition's first node of levels 0..M;
@@ -268,7 +268,7 @@ def join_partitions(
 ) -> Tree:
     """Join the partitions of consecutive ranges of the (code, id) order into one tree, in memory.
 
-    Wider ids than row numbers need are kept, so that ids of the user's own survive.
+    The width of the ids is kept even if row numbers need less, because they may be the user's own.
     """
     shape = tree_shape(
         np.array([np.diff(partition.level_start) for partition in partitions]),

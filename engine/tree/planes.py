@@ -4,14 +4,14 @@
     plane     norm of each leaf (if there is one) | labels 2, 3 | labels 4, 5 | ...
 
 Block b holds leaves 32 b .. 32 b + 31, whatever nodes they hang from; leaves behind the last are zeros. The
-shuffles that scan a block are described in `simd.plane_instructions`.
+shuffles that scan a block are described in `simd.instructions.planes`.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import SHORT_WORDS, CodeLayout
-from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES, SPARE_BYTES
+from aggtree.engine.simd.instructions.planes import BLOCK_LEAVES, SPARE_BYTES
 
 
 def allows_planes(layout: CodeLayout) -> bool:
@@ -25,7 +25,7 @@ def plane_count(layout: CodeLayout, norm_bytes: int) -> int:
 
 
 def plane_bytes(leaves: int, layout: CodeLayout, norm_bytes: int) -> int:
-    """Bytes of the records of so many leaves."""
+    """Bytes of the records of the given number of leaves."""
     blocks = -(-leaves // BLOCK_LEAVES)
     return blocks * BLOCK_LEAVES * plane_count(layout, norm_bytes) + SPARE_BYTES
 

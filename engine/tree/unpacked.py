@@ -1,4 +1,4 @@
-"""Leaves in planes as other leaves are stored, for checks that read them one by one."""
+"""Unpack leaves in planes, for checks that read them one by one."""
 
 from collections.abc import Iterator
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from aggtree.jobs.append import DRIFTED, AppendResult
-from aggtree.jobs.cli.tables import print_json, show_stages
+from aggtree.jobs.cli.tables import print_json, show_stages, show_warnings
 from aggtree.jobs.delete import DeleteResult
 from aggtree.jobs.export import ExportResult
 from aggtree.jobs.running.job_run import BuildResult
@@ -32,6 +32,7 @@ def show_append(result: AppendResult, source: str, *, as_json: bool) -> None:
     if result.distortion is not None:
         before = "unknown" if result.before is None else f"{result.before:.5g}"
         click.echo(f"mean squared error {result.distortion:.5g}; of the training rows {before}")
+    show_warnings(result)
     if result.drifted:
         click.echo(
             f"that is more than {DRIFTED:g} times as much: the dictionaries do not fit these vectors. Train "

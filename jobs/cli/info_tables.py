@@ -3,6 +3,7 @@
 import click
 import numpy as np
 
+from aggtree.engine.search.request import SearchRequest
 from aggtree.engine.search.tuned import TunedPoint
 from aggtree.jobs.cli.tables import format_words, print_json, print_table
 from aggtree.storage.index.live_rows import live_bits
@@ -38,6 +39,9 @@ def show_info(index: Index, *, as_json: bool) -> None:
             f"recall {p.recall:.3f} at {p.milliseconds:.3f} ms" for p in (points[0], points[-1])
         )
         click.echo(f"tuned for k {k}: {ends}")
+    default = index.resolved(SearchRequest(k=10))
+    ranking = f"re-ranks {default.rerank} candidates by the vectors" if default.rerank else "ranks by codes"
+    click.echo(f"a search for 10 neighbours {ranking} by default")
     for piece in manifest.all_pieces:
         click.echo(
             f"vectors for exact distances: {piece.vectors or 'an array; open the index with its location'}"

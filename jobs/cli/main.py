@@ -12,7 +12,14 @@ from typing import ClassVar, NoReturn
 
 import click
 
-from aggtree.jobs.cli import build_commands, grow_commands, report_command, search_commands, tune_command
+from aggtree.jobs.cli import (
+    build_commands,
+    grow_commands,
+    report_command,
+    search_commands,
+    tune_command,
+    warm_up_command,
+)
 from aggtree.jobs.cli.options import json_option, progress_for
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.version import __version__
@@ -68,6 +75,7 @@ for command in (
     tune_command.tune,
     report_command.report,
     grow_commands.export,
+    warm_up_command.warm_up,
 ):
     cli.add_command(command)
 

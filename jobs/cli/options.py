@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from aggtree.engine.params import METRICS, AnnealingParams, Cooling
+from aggtree.engine.search.request import Rerank
 from aggtree.jobs.planning.defaults import QUALITIES
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 from aggtree.jobs.running.progress import JsonProgress, Progress, make_progress
@@ -119,7 +120,12 @@ recipe_options = _apply(
             "--bytes-per-vector",
             "B",
             "Instead of words: bytes of a code of 16-word dictionaries.",
-            "by words",
+            "by dimension",
+        ),
+        click.option(
+            "--size",
+            metavar="SIZE",
+            help="Instead of words: the longest such codes whose index takes at most so much, e.g. 20GiB.",
         ),
         _count("--beam", "L", "Beam width of encoding.", str(AnnealingParams.beam)),
         _count("--train-rows", "N", "Rows to train on, in all passes."),
@@ -166,6 +172,15 @@ def id_set(_context: object, _parameter: object, text: str | None) -> range | st
     if colon and start.lstrip("-").isdecimal() and stop.lstrip("-").isdecimal():
         return range(int(start), int(stop))
     return text
+
+
+def candidates(_context: object, _parameter: object, text: str) -> Rerank:
+    """A number of candidates, or auto."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise click.BadParameter(f"{text!r}: expected a number of candidates, or auto")
+    return int(text)
 
 
 def given_options(options: dict[str, Any]) -> tuple[dict[str, Any], bool]:

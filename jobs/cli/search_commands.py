@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aggtree.engine.params import METRICS, Metric, SearchParams
-from aggtree.jobs.cli.options import Renamed, id_set, json_option, progress_for
+from aggtree.jobs.cli.options import Renamed, candidates, id_set, json_option, progress_for
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from aggtree.engine.search.request import Rerank
     from aggtree.storage.index.reader import Index
 
 
@@ -33,7 +34,7 @@ class SearchOptions:
     ground_truth: str | None
     limits: tuple[int, ...]
     pruning_ratio: float
-    rerank: int | None
+    rerank: "Rerank"
     within: range | str | None
     radius: float | None
     recall: float | None
@@ -70,9 +71,11 @@ class SearchOptions:
 )
 @click.option(
     "--rerank",
-    type=click.IntRange(1),
-    metavar="R",
-    help="Re-rank the best R, at least k, by exact distance.",
+    callback=candidates,
+    default="auto",
+    show_default=True,
+    metavar="R|auto",
+    help="Re-rank the best R, at least k, by exact distance; 0 for none. auto: if the vectors are at hand.",
 )
 @click.option(
     "--within",
@@ -107,7 +110,7 @@ def search(index: Path, queries: str, **given: Any) -> None:
     """Search the nearest neighbours of QUERIES in INDEX, and measure.
 
     Prints time per query, the numbers of nodes and leaves visited, and recall if the true neighbours are
-    given. Without --rerank, distances are those to the reconstructions of the vectors.
+    given. Where nothing is re-ranked, distances are those to the reconstructions of the vectors.
 
     \b
     Examples:
@@ -143,7 +146,7 @@ def _answer_nearest(opened: "Index", block: "NDArray[Any]", options: SearchOptio
         block,
         k=options.k,
         params=options.params,
-        rerank=options.rerank or 0,
+        rerank=options.rerank,
         within=options.within,
         recall=options.recall,
         time_ms=options.time_ms,
@@ -165,7 +168,7 @@ def _answer_ranges(opened: "Index", block: "NDArray[Any]", options: SearchOption
         block,
         radius,
         params=options.params,
-        rerank=bool(options.rerank),
+        rerank=options.rerank not in ("auto", 0),
         within=options.within,
         threads=options.threads,
     )

@@ -53,6 +53,18 @@ def show_build(result: BuildResult, *, as_json: bool) -> None:
         f"{result.path}: {result.rows:,} rows in {format_time(result.seconds)}, peak memory "
         f"{format_size(result.peak)} of {format_size(result.allowed)} allowed"
     )
+    if result.recall is not None:
+        click.echo(
+            f"in a sample of its rows a search finds {result.recall:.3f} of the true ten nearest neighbours; "
+            f"mean squared error {result.distortion:.5g}"
+        )
+    show_warnings(result)
+
+
+def show_warnings(result: BuildResult) -> None:
+    """What is wrong, one line each."""
+    for line in result.warnings:
+        click.echo(f"warning: {line}", err=True)
 
 
 def show_stage(stage: str, result: BuildResult, *, as_json: bool) -> None:
@@ -87,10 +99,11 @@ def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
         print_json(record | {"total_seconds": sum(plan.seconds.values())})
         return
     recipe = plan.recipe
+    leaves = "leaves in planes" if recipe.tree.planes else f"buckets of {recipe.tree.bucket}"
     click.echo(f"{plan.source}: {plan.rows:,} rows of dimension {plan.dimension}")
     click.echo(
         f"dictionaries {format_words(recipe.words)}, beam {recipe.annealing.beam}, {recipe.train_rows:,} "
-        f"training rows, {'leaves in planes' if recipe.tree.planes else f'buckets of {recipe.tree.bucket}'}"
+        f"training rows, {leaves}"
     )
     print_table(
         "",
@@ -112,6 +125,15 @@ def show_plan(plan: BuildPlan, *, as_json: bool) -> None:
         f"disk {format_size(plan.plan.index_bytes)} for the index and {format_size(plan.plan.work_bytes)} "
         f"while it is built; about {format_time(sum(plan.seconds.values()))}"
     )
+    if plan.alternatives:
+        print_table(
+            "",
+            ("bytes per vector", "index", "about"),
+            (
+                (str(other.bytes_per_vector), format_size(other.index_bytes), format_time(other.seconds))
+                for other in plan.alternatives
+            ),
+        )
 
 
 def show_search(report: SearchReport, out: Path | None, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from aggtree.engine.params import AnnealingParams, Cooling, TreeParams
 from aggtree.engine.training.cooling import START_ROWS_PER_WORD
 from aggtree.engine.tree.code_order import sort_bytes
 from aggtree.engine.tree.planes import plane_count
+from aggtree.jobs.planning.training_rows import sample_rows
 from aggtree.jobs.running.memory import MIB
 
 DRIVER_BYTES = 256 * MIB  # this process: libraries and kernels, and 41 MiB that stages leave behind
@@ -181,8 +182,13 @@ def tree_task_bytes(work: Workload) -> int:
 
 
 def commit_bytes(work: Workload) -> int:
-    """Buffers, and the words of a wide first dictionary three times while they are grouped for queries."""
-    return COMMIT_BYTES + (3 * 4 * work.words[0] * work.dimension if work.layout.wide else 0)
+    """Buffers, and the words of a wide first dictionary three times while they are grouped for queries.
+
+    Then the sample that is measured instead: its vectors and reconstructions, in float64 too, and all words.
+    """
+    grouping = COMMIT_BYTES + (3 * 4 * work.words[0] * work.dimension if work.layout.wide else 0)
+    sample = min(work.rows, sample_rows(work.dimension)) * work.dimension
+    return max(grouping, SCRATCH_BYTES + 5 * 8 * sample + 2 * 4 * sum(work.words) * work.dimension)
 
 
 def tree_disk_bytes(work: Workload) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,11 @@ from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.training.wide_dictionary_trainer import PASSES
 from aggtree.engine.training.work import fit_work
+from aggtree.engine.transform import find_transform
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree_partition
+from aggtree.jobs.planning.costs import Workload, index_bytes
+from aggtree.jobs.planning.defaults import words_of_bytes
 from aggtree.jobs.planning.plan import Plan, StageName
 from aggtree.jobs.planning.recipe import Choices, Recipe, make_recipe
 from aggtree.jobs.running.job_run import RunOptions, cluster_of, plan_of, workload_of
@@ -30,9 +33,25 @@ FIRST_FACTOR = 0.9  # a row of the first dictionary's passes against choosing it
 COMMIT_BYTES_PER_SECOND = 400e6
 
 
+CODE_SIZES = (8, 16, 32, 64, 128)
+"""Bytes per vector that a plan compares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeChoice:
+    """What an index with codes of so many bytes would take: disk, and about how many seconds."""
+
+    bytes_per_vector: int
+    index_bytes: int
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """A plan with the seconds each stage is expected to take on this machine."""
+    """A plan with the seconds each stage is expected to take on this machine.
+
+    alternatives : the same build with shorter and longer codes, where the code is chosen by its bytes.
+    """
 
     source: str
     rows: int
@@ -40,6 +59,7 @@ class BuildPlan:
     recipe: Recipe
     plan: Plan
     seconds: dict[StageName, float]
+    alternatives: tuple[CodeChoice, ...] = ()
 
 
 def plan_build(source: VectorSource, choices: Choices, options: RunOptions) -> BuildPlan:
@@ -49,20 +69,39 @@ def plan_build(source: VectorSource, choices: Choices, options: RunOptions) -> B
     work = workload_of(recipe, source.fingerprint(), source, options.codes or "")
     with cluster_of(options) as cluster:
         plan = plan_of(work, options, source, cluster)
+    seconds = _estimate(source, recipe, plan)
     return BuildPlan(
         source=source.spec,
         rows=source.rows,
         dimension=source.dimension,
         recipe=recipe,
         plan=plan,
-        seconds=_estimate(source, recipe, plan),
+        seconds=seconds,
+        alternatives=_alternatives(work, recipe, seconds),
     )
+
+
+def _alternatives(work: Workload, recipe: Recipe, seconds: dict[StageName, float]) -> tuple[CodeChoice, ...]:
+    """Builds with other bytes per vector; training and encoding take time in proportion to the labels."""
+    if not (recipe.tree.planes and recipe.trains):
+        return ()
+    found = []
+    for size in CODE_SIZES:
+        words = words_of_bytes(work.rows, size, recipe.metric)
+        longer = (len(words) - 1) / max(1, len(recipe.words) - 1)
+        scaled = sum(
+            time * (longer if stage in ("train", "encode") else 1) for stage, time in seconds.items()
+        )
+        other = replace(work, annealing=replace(work.annealing, words=words))
+        found.append(CodeChoice(bytes_per_vector=size, index_bytes=index_bytes(other), seconds=scaled))
+    return tuple(found)
 
 
 def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[StageName, float]:
     rows = source.rows
     places = np.linspace(0, rows - 1, min(rows, SAMPLE_ROWS)).astype(np.int64)
-    sample = np.nan_to_num(source.take(np.unique(places)))
+    sample = as_rows(np.nan_to_num(source.take(np.unique(places))))
+    sample = find_transform(sample).apply(sample)[0]
     with single_threaded_blas():
         first, encode, sort, build = _measure(sample, recipe)
     read = recipe.training_rows(rows)
@@ -94,9 +133,9 @@ def _measure(sample: NDArray[Any], recipe: Recipe) -> tuple[float, float, float,
     codes, ids = layout.pack(labels), np.arange(CODE_ROWS, dtype=np.uint32)
     ordered = sort_codes(codes, ids)
     ranges = np.tile(np.array([0, 1], np.float32), (layout.levels + 1, 1))
-    plain, chooser = as_rows(sample), word_chooser(dictionaries.part(0)) if layout.wide else None
+    chooser = word_chooser(dictionaries.part(0)) if layout.wide else None
     return (
-        _seconds(lambda: chooser.assign(plain)) / len(sample) if chooser is not None else 0.0,
+        _seconds(lambda: chooser.assign(sample)) / len(sample) if chooser is not None else 0.0,
         _seconds(lambda: encoder.encode(sample)) / len(sample),
         _seconds(lambda: sort_codes(codes, ids)) / CODE_ROWS,
         _seconds(lambda: build_tree_partition(*ordered, dictionaries, recipe.tree, ranges)) / CODE_ROWS,

@@ -4,6 +4,7 @@ Memory, workers, threads and the location of the files are not part of it: they 
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from aggtree.engine.params import (
     parse_words,
 )
 from aggtree.engine.tree.planes import allows_planes
-from aggtree.jobs.planning import defaults
+from aggtree.jobs.planning import costs, defaults
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
@@ -180,12 +181,14 @@ class Choices:
     annealing : all but its words, which the two above decide.
     quality : how much work training may take; decides rounds, and the rows and paths of each.
     bytes_per_vector : instead of words: bytes of a code, all but the first label, in planes.
+    size : instead of both: bytes of the whole index, which choose the bytes of a code.
     planes : whether the dictionaries that are reused are those of an index whose leaves are in planes.
     bucket, direct_leaves, norm_bytes : see TreeParams.
     """
 
     words: Words | None = None
     bytes_per_vector: int | None = None
+    size: int | None = None
     planes: bool = False
     dictionaries: int | str | os.PathLike[str] | None = None
     continue_training: bool = False
@@ -225,7 +228,7 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
     if choices.dictionaries is None or isinstance(choices.dictionaries, int):
         if choices.continue_training:
             raise ValueError("continue_training: `dictionaries` names no index to continue from")
-        recipe = choose_recipe(source.rows, choices)
+        recipe = choose_recipe(source.rows, with_code_bytes(source, choices))
         check_training_rows(source, recipe)
         return recipe, None
     index = Path(choices.dictionaries)
@@ -247,6 +250,39 @@ def make_recipe(source: VectorSource, choices: Choices) -> tuple[Recipe, ReusedD
     )
     recipe = choose_recipe(source.rows, chosen)
     return replace(recipe, reused=reused.checksum, continued=choices.continue_training), reused
+
+
+def with_code_bytes(source: VectorSource, choices: Choices) -> Choices:
+    """The choices with the bytes of a code where these decide: float vectors, or the size of the index, do.
+
+    Vectors of bytes, such as SIFT, and sources of few rows have dictionaries of 256 words by default.
+    """
+    if choices.size is not None:
+        return replace(choices, bytes_per_vector=_bytes_within(source, choices), size=None)
+    of_words = (choices.words, choices.bytes_per_vector, choices.dictionaries)
+    of_tree = (choices.bucket, choices.direct_leaves)
+    chosen = any(value is not None for value in (*of_words, *of_tree)) or choices.norm_bytes != 1
+    if chosen or source.dtype.kind != "f" or source.rows < defaults.EMBEDDING_ROWS:
+        return choices
+    return replace(choices, bytes_per_vector=defaults.default_code_bytes(source.dimension))
+
+
+def _bytes_within(source: VectorSource, choices: Choices) -> int:
+    """The most bytes per vector whose index takes at most the size that the user allows."""
+    if choices.bytes_per_vector is not None:
+        raise ValueError("size: decides the bytes of a code, leave out bytes_per_vector")
+
+    def index_bytes(size: int) -> int:
+        recipe = choose_recipe(source.rows, replace(choices, bytes_per_vector=size, size=None))
+        return costs.index_bytes(recipe.workload(source.rows, source.dimension, source.dtype.name))
+
+    allowed = choices.size or 0
+    fitting = range(defaults.LEAST_BYTES, defaults.MOST_BYTES + 1)
+    size = bisect_right(fitting, allowed, key=index_bytes) + defaults.LEAST_BYTES - 1
+    if size < defaults.LEAST_BYTES:
+        least = -(-index_bytes(defaults.LEAST_BYTES) // 2**20)
+        raise ValueError(f"size: {source.rows:,} rows take at least {least}MiB, allow that much")
+    return size
 
 
 def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:

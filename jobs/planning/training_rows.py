@@ -20,6 +20,10 @@ PIECES = 16
 """Ranges that a batch consists of where it is the only one: it stands for the whole source."""
 LEAST_PIECE = 1000
 """Rows of a piece, at least: fewer are not worth a read of their own."""
+SAMPLE_PLACES = 64
+"""Ranges of a sample of rows."""
+SAMPLE_ROWS, SAMPLE_VALUES = 4096, 1 << 19
+"""Rows that are measured at the end of a build, and numbers in them: fewer rows if the dimension is high."""
 
 Range = tuple[int, int]
 
@@ -90,6 +94,18 @@ def _starts(rows: int, count: int, part: float) -> list[int]:
 def first_rows(words: int, batch_rows: int, batches: int) -> int:
     """Rows that each pass of a wide first dictionary reads: a batch at least, all batches at most."""
     return min(max(FIRST_ROWS_PER_WORD * words, batch_rows), batches * batch_rows)
+
+
+def spread_ranges(rows: int, wanted: int, places: int = SAMPLE_PLACES) -> list[Range]:
+    """Short ranges of about `wanted` rows in all, spread over a whole source; all rows of a small one."""
+    places = min(places, rows)
+    ends = [rows * number // places for number in range(places + 1)]
+    return [(start, min(stop, start + -(-wanted // places))) for start, stop in pairwise(ends)]
+
+
+def sample_rows(dimension: int) -> int:
+    """Rows of the sample that is measured at the end of a build."""
+    return min(SAMPLE_ROWS, max(SAMPLE_PLACES, SAMPLE_VALUES // dimension))
 
 
 def cut_at(ranges: Sequence[Range], rows: int) -> list[int]:

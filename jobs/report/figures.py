@@ -258,7 +258,9 @@ def errors_by_level(
     total, rows = np.zeros(levels + 1), 0
     for low, few in _short_blocks(places, blocks):
         vectors = source.read(low, low + len(few)).astype(np.float32)
-        usable = np.isfinite(vectors).all(axis=1)
+        usable = np.array(np.isfinite(vectors).all(axis=1))
+        vectors, far = dictionaries.transform.apply(vectors)
+        usable[far] = False
         residue, labels = vectors[usable], dictionaries.check_codes(few[usable])
         total[0] += (residue.astype(np.float64) ** 2).sum()
         for level in range(levels):
@@ -267,7 +269,7 @@ def errors_by_level(
         rows += len(residue)
     if rows == 0:
         raise SourceError(f"{source.spec}: no usable rows in the sample")
-    return rows, tuple((total / rows).tolist())
+    return rows, tuple((total / rows / dictionaries.transform.unit**2).tolist())
 
 
 def _short_blocks(

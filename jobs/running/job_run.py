@@ -1,6 +1,5 @@
 """The frame of every job that writes an index: options, plan, lock, workers, time and memory."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aggtree.jobs.planning.costs import Workload
 from aggtree.jobs.planning.plan import Plan, StageName, make_plan
 from aggtree.jobs.planning.recipe import Recipe
+from aggtree.jobs.running.cores import usable_cores
 from aggtree.jobs.running.memory import MemoryMeter, format_size, parse_size
 from aggtree.jobs.running.progress import ProgressChoice, make_progress
 from aggtree.storage.errors import IndexFormatError
@@ -32,6 +32,9 @@ class BuildResult:
     """The result of a build; memory in bytes for the whole process tree.
 
     left_out : rows with NaN or infinite values that are not in the index.
+    distortion : mean squared error of a sample of the rows; None if it was not measured.
+    recall : share of the ten true nearest neighbours in the sample that a search finds among its rows.
+    warnings : one line for each reason why answers may be worse than expected.
     already_built : the index existed, built from the same input with the same parameters.
     """
 
@@ -43,6 +46,9 @@ class BuildResult:
     projected: int
     peak: int
     stages: "tuple[StageResult, ...]" = ()
+    distortion: float | None = None
+    recall: float | None = None
+    warnings: tuple[str, ...] = ()
     already_built: bool = False
 
 
@@ -72,7 +78,7 @@ class RunOptions:
     def most_workers(self) -> int:
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers {self.workers}: expected 0 or more")
-        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+        return usable_cores() if self.workers is None else self.workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +115,9 @@ class JobRun:
                 projected=self.plan.projected,
                 peak=stages.runner.peak,
                 stages=tuple(stages.runner.results),
+                distortion=stages.quality.distortion if stages.quality else None,
+                recall=stages.quality.recall if stages.quality else None,
+                warnings=stages.warnings,
             )
 
     def done_before(self, *, rows: int, left_out: int) -> BuildResult:
@@ -127,6 +136,7 @@ class JobRun:
     @contextmanager
     def _stages(self, job: JobRecord, inputs: "StageInputs") -> "Iterator[Stages]":
         """The stages with progress, memory meter, and workers started on first use."""
+        from aggtree.engine.simd.compile_notice import notice_shown_by
         from aggtree.jobs.planning.disk_space import check_room
         from aggtree.jobs.running.checks import check_scheduler, check_workers
         from aggtree.jobs.running.stage_runner import StageRunner
@@ -141,7 +151,11 @@ class JobRun:
         if self.cluster is not None:
             check_scheduler(self.cluster.client)
             check_workers(self.cluster, inputs.source, job.index, job.codes)
-        with make_progress(self.options.progress) as progress, MemoryMeter() as meter:
+        with (
+            make_progress(self.options.progress) as progress,
+            notice_shown_by(progress.note),
+            MemoryMeter() as meter,
+        ):
             progress.memory = lambda: meter.now
             progress.note(f"{job.index}: {job.source['rows']:,} rows, {_described(self.plan)}")
             compile_kernels(recipe, job.source, progress)

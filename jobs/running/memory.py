@@ -46,17 +46,18 @@ _UNITS = {
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
-def parse_size(size: str | int | float) -> int:
-    """Bytes of a size such as `4GiB`, `800MB`, `1.5g` or a plain number of bytes."""
+def parse_size(size: str | int | float, name: str = "memory") -> int:
+    """Bytes of a size such as `4GiB`, `800MB`, `1.5g` or a plain number of bytes; `name` is for errors."""
+    invalid = MemoryBudgetError if name == "memory" else ValueError
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         number, unit = float(size), ""
     else:
         match = _SIZE.fullmatch(str(size))
         if match is None or match[2].lower() not in _UNITS:
-            raise MemoryBudgetError(f"memory {size!r}: expected a size such as 4GiB or 800MB")
+            raise invalid(f"{name} {size!r}: expected a size such as 4GiB or 800MB")
         number, unit = float(match[1]), match[2].lower()
     if not 0 < number < float("inf"):
-        raise MemoryBudgetError(f"memory {size!r}: expected more than 0 bytes")
+        raise invalid(f"{name} {size!r}: expected more than 0 bytes")
     return int(number * _UNITS[unit])
 
 

@@ -16,6 +16,7 @@ from aggtree.jobs.running.warm_up import ROWS
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.index.dictionary_file import load_dictionaries
 from aggtree.storage.index.format import CODES, DICTIONARIES
+from aggtree.storage.index.reader import open_index
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import open_source
 
@@ -32,6 +33,9 @@ def main() -> None:
         index = Path(directory) / "index"
         task = BuildTask(source=ArraySource(rows), index=index, recipe=recipe)
         run_build(task, RunOptions(memory="1TiB", workers=0, progress=False))
+        if order["search"]:
+            with open_index(index, rows) as opened:
+                opened.compile_kernels()
         if order["wide_ids"]:
             _build_with_wide_ids(index, recipe)
 

@@ -26,6 +26,7 @@ class EncodeTask:
     source : its spec, or the source itself when it never leaves this process.
     skip_invalid : rows with NaN or infinite values get a code of zeros and are named in the record;
         otherwise the first one is an error.
+    stored_norms : whether leaves store norms in a range, which queries are compared by.
     sample : so many rows of the shard are decoded again, to measure how well the dictionaries fit them.
     """
 
@@ -37,6 +38,7 @@ class EncodeTask:
     dictionaries: Path
     annealing: AnnealingParams
     skip_invalid: bool = False
+    stored_norms: bool = False
     sample: int = 0
 
     @property
@@ -55,13 +57,15 @@ def opened(source: str | VectorSource) -> Iterator[VectorSource]:
 
 
 def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
-    """Encode and write one shard; returns its record, with the skipped rows."""
-    dictionaries, _ = load_dictionaries(task.dictionaries)
+    """Encode and write one shard; returns its record, with the skipped rows and the number of far ones."""
+    dictionaries, norm_ranges = load_dictionaries(task.dictionaries)
     store = CodeStore.open(task.codes)
-    encoder = Encoder(dictionaries, task.annealing.beam, task.annealing.stage)
+    ranges = norm_ranges if task.stored_norms else None
+    encoder = Encoder(dictionaries, task.annealing.beam, task.annealing.stage, ranges)
     codes = np.zeros((task.rows, store.width), np.uint8)
     invalid: list[int] = []
     errors: list[float] = []
+    far_rows = 0
     # The same rows however the shard is read.
     chosen = np.unique(np.linspace(task.start, task.stop - 1, task.sample).astype(np.int64))
     with opened(task.source) as source:
@@ -72,15 +76,19 @@ def encode_shard(task: EncodeTask, tick: Tick) -> dict[str, Any]:
             wrong = invalid_rows(source.spec, rows, start, allowed=task.skip_invalid)
             rows[wrong] = 0
             out = codes[start - task.start : stop - task.start]
-            encoder.encode(rows, out)
+            _, far = encoder.encode_and_find_far(rows, out)
+            far_rows += len(np.setdiff1d(far, wrong))
             out[wrong] = 0
             invalid.extend((start + wrong).tolist())
-            looked_at = np.setdiff1d(chosen[(chosen >= start) & (chosen < stop)] - start, wrong)
+            # The error of a row far from all others would stand for many that are not.
+            looked_at = np.setdiff1d(chosen[(chosen >= start) & (chosen < stop)] - start, [*wrong, *far])
             errors.extend(_squared_errors(rows[looked_at], dictionaries.decode(out[looked_at])))
             del rows  # before the next block is read
             tick(stop - start)
     record = store.write_shard(task.number, codes).to_json()
-    return record | {"invalid": invalid} | ({"error": float(np.mean(errors))} if errors else {})
+    return (
+        record | {"invalid": invalid, "far": far_rows} | ({"error": float(np.mean(errors))} if errors else {})
+    )
 
 
 def _squared_errors(rows: NDArray[Any], found: NDArray[np.float32]) -> list[float]:

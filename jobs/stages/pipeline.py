@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from aggtree.engine.dictionaries import CodeLayout
+from aggtree.engine.quality import Quality
 from aggtree.jobs.planning.plan import STAGES, Plan, StageName
 from aggtree.jobs.planning.recipe import Recipe
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
@@ -37,6 +38,7 @@ from aggtree.jobs.stages.code_location import open_codes, remote_codes, shard_re
 from aggtree.jobs.stages.commit import placed
 from aggtree.jobs.stages.drift import DRIFT_ROWS, note_training_error
 from aggtree.jobs.stages.encode import EncodeTask, encode_shard
+from aggtree.jobs.stages.measure import measured_quality, warnings_of
 from aggtree.jobs.stages.own_ids import own_ids_record, same_vectors
 from aggtree.jobs.stages.sort import SortTask, sort_shard
 from aggtree.jobs.stages.source_location import note_source, source_location
@@ -45,7 +47,7 @@ from aggtree.storage.atomic import make_directory, remove_file, remove_tree
 from aggtree.storage.errors import JobError, SourceError
 from aggtree.storage.index.build_report import write_report
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.dictionary_file import load_state
+from aggtree.storage.index.dictionary_file import load_dictionaries, load_state
 from aggtree.storage.index.format import DICTIONARIES
 from aggtree.storage.index.manifest import commit_manifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
@@ -79,6 +81,7 @@ class Stages:
     """The stages of one job: its record on disk, its inputs, and its runner.
 
     left_out : number of rows that the stages skipped, as far as they ran.
+    quality : what the commit measured on a sample; warnings : what is wrong, in one line each.
     """
 
     job: JobRecord
@@ -87,6 +90,8 @@ class Stages:
     inputs: StageInputs
     runner: StageRunner
     left_out: int = 0
+    quality: Quality | None = None
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         note_source(self.job, self.inputs.source)
@@ -135,13 +140,16 @@ class Stages:
             dictionaries=self.dictionaries,
             skip_invalid=self.recipe.skip_invalid,
             start=None if reused is None else reused.path,
+            metric=self.recipe.metric,
+            planes=self.recipe.tree.planes,
         )
         threads = self.plan.stage("train").workers
         progress = self.runner.progress
         error = train(
             self._needed_source(), train_job, threads=threads, ahead=self.plan.ahead, progress=progress
         )
-        curve = learning_curve(load_state(train_job.checkpoint))
+        transform = load_dictionaries(self.dictionaries)[0].transform
+        curve = learning_curve(load_state(train_job.checkpoint), transform)
         self.job.record_done("train", 0, {"error": error} | curve)
         remove_file(train_job.checkpoint)
         self.runner.end("train", error=f"{error:.5g}")
@@ -176,6 +184,7 @@ class Stages:
                 dictionaries=self.dictionaries,
                 annealing=self.recipe.annealing,
                 skip_invalid=self.recipe.skip_invalid,
+                stored_norms=self.recipe.metric != "ip" and self.recipe.tree.norm_bytes in (1, 2),
                 sample=DRIFT_ROWS if self.job.task == "append" else 0,
             )
             for number, (start, stop) in enumerate(ranges)
@@ -253,10 +262,19 @@ class Stages:
         manifest = placed(self.job, made)
         commit_manifest(self.job.index, manifest)
         self.left_out = self.rows - made.rows
+        self._measure()
         self.runner.end("commit")
         if self.job.task == "build" and manifest.first_segment.build == self.job.build:
-            write_report(self.job)
+            write_report(self.job, self.quality)
         finish_job(self.job.index)
+
+    def _measure(self) -> None:
+        """See how good the codes are, and say what is wrong."""
+        far_rows = sum(int(record.get("far", 0)) for record in self.job.done("encode").values())
+        self.quality = measured_quality(self.job, self.recipe, self.inputs.source, self._code_store())
+        self.warnings = warnings_of(self.quality, self.recipe, far_rows, self.rows)
+        for line in self.warnings:
+            self.runner.progress.note(line)
 
     def _describe(self) -> SegmentManifest:
         """Write the tree's files; returns the segment for the manifest."""

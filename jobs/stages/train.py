@@ -1,5 +1,8 @@
 """Stage 1: train the dictionaries on a stream of batches.
 
+A sample of rows from the whole source gives the transform: the mean and the scale that all rows are freed of.
+Rows far from all others are not trained on.
+
 A wide first dictionary is learned in passes over rows from the whole source. The first batch is then
 annealed offline, round after round; each further batch refines the dictionaries. A small source is one batch,
 from which the first dictionary is learned too. A checkpoint follows each pass, a few rounds, and each batch.
@@ -12,19 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aggtree.engine.clustering.distances import as_rows
 from aggtree.engine.dictionaries import CodeLayout
-from aggtree.engine.params import AnnealingParams
+from aggtree.engine.params import AnnealingParams, Metric
 from aggtree.engine.training.staged import Trainer, make_trainer, trainer_from_state
 from aggtree.engine.training.wide_dictionary_trainer import PASSES, FirstDictionaryTrainer
 from aggtree.engine.training.work import fit_work
-from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, training_rows
+from aggtree.engine.transform import Transform, find_transform
+from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, spread_ranges, training_rows
 from aggtree.jobs.running.progress import Progress
 from aggtree.jobs.running.streams import as_dask_array, invalid_rows, read_in_order
 from aggtree.jobs.running.tasks import single_threaded_blas
@@ -34,6 +39,9 @@ from aggtree.storage.sources.base import VectorSource
 CHECKPOINT = "trainer"
 BATCHES_DONE = "job_batches_done"
 CHECKPOINT_ROUNDS = 5  # of annealing the first batch
+SAMPLE_VALUES = 1 << 20
+"""Numbers in the rows that give the transform."""
+LEAST_SAMPLE = 64
 
 Map = Callable[..., Any]
 State = dict[str, NDArray[Any]]
@@ -46,7 +54,9 @@ class TrainJob:
     checkpoint : file of the state of the current trainer: that of the first dictionary, then the annealer.
     dictionaries : file that appears when training is done.
     skip_invalid : skip rows with NaN or infinite values.
-    start : file of dictionaries to continue, of which a wide first one is kept; None to start from scratch.
+    start : file of dictionaries to continue; its wide first one and transform are kept. None to start from
+        scratch.
+    metric, planes : of the index.
     """
 
     params: AnnealingParams
@@ -56,6 +66,8 @@ class TrainJob:
     dictionaries: Path
     skip_invalid: bool = False
     start: Path | None = None
+    metric: Metric = "l2"
+    planes: bool = False
 
     @property
     def wide_words(self) -> int:
@@ -80,7 +92,8 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
     rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words, spread=spread)
     state = load_state(job.checkpoint) if job.checkpoint.exists() else {}
     with single_threaded_blas(), thread_map(threads) as mapper:
-        run = _Training(source, job, rows, ahead, mapper, progress)
+        transform = _learned_transform(source, job, ahead)
+        run = _Training(source, job, rows, ahead, mapper, progress, transform)
         if BATCHES_DONE in state:
             trainer, done = trainer_from_state(state), int(state[BATCHES_DONE][0])
             run.begin(run.first_work + run.batch_work(done, len(trainer.distortions)))
@@ -88,13 +101,35 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
         else:
             trainer = make_trainer(job.params)
             run.anneal(trainer, 0, run.learn_first(state))
-    save_dictionaries(job.dictionaries, trainer.dictionaries, trainer.norm_ranges)
-    return float(trainer.distortions[-1])
+    dictionaries = replace(trainer.dictionaries, transform=transform)
+    save_dictionaries(job.dictionaries, dictionaries, trainer.norm_ranges)
+    return float(trainer.distortions[-1]) / transform.unit**2
 
 
-def learning_curve(state: State) -> dict[str, Any]:
+def _learned_transform(source: VectorSource, job: TrainJob, ahead: int) -> Transform:
+    """The transform of the dictionaries to continue, or of a sample of the source."""
+    if job.start is not None:
+        return load_dictionaries(job.start)[0].transform
+    ranges = spread_ranges(source.rows, max(LEAST_SAMPLE, SAMPLE_VALUES // source.dimension))
+    # Invalid rows are refused by number where they are trained on or encoded.
+    sample = np.concatenate(list(_read(source, ranges, ahead, skip_invalid=True)))
+    centred = not (job.planes and job.metric == "cosine")
+    return find_transform(as_rows(sample), centred=centred, products=job.metric == "ip")
+
+
+def _read(
+    source: VectorSource, ranges: Sequence[Range], ahead: int, *, skip_invalid: bool
+) -> Iterator[NDArray[Any]]:
+    """The usable rows of each range, in order."""
+    array = as_dask_array(source, cut_at(ranges, source.rows))
+    for (first, _), batch in zip(ranges, read_in_order(array, ranges, ahead), strict=True):
+        wrong = invalid_rows(source.spec, batch, first, allowed=skip_invalid)
+        yield np.delete(batch, wrong, axis=0) if len(wrong) else batch
+
+
+def learning_curve(state: State, transform: Transform) -> dict[str, Any]:
     """The errors in the last checkpoint, as in `BuildReport`."""
-    errors = state["distortions"].tolist()
+    errors = (state["distortions"] / transform.unit**2).tolist()
     later = max(0, int(state[BATCHES_DONE][0]) - 1)
     return {"distortions": errors, "rounds": max(0, len(errors) - 1 - later)}
 
@@ -109,6 +144,7 @@ class _Training:
     ahead: int
     map: Map
     progress: Progress
+    transform: Transform
 
     @property
     def pass_rows(self) -> int:
@@ -192,16 +228,15 @@ class _Training:
             yield from ranges
             return
         for _ in range(done, self.rows.count):
-            batch = np.empty((self.rows.batch_rows, self.source.dimension), self.source.dtype)
+            first = next(ranges)
+            batch = np.empty((self.rows.batch_rows, first.shape[1]), first.dtype)
             filled = 0
-            for rows in islice(ranges, pieces):
+            for rows in chain([first], islice(ranges, pieces - 1)):
                 batch[filled : filled + len(rows)] = rows
                 filled += len(rows)
             yield batch[:filled]
 
     def read(self, ranges: Sequence[Range]) -> Iterator[NDArray[Any]]:
-        """The usable rows of each range, in order."""
-        array = as_dask_array(self.source, cut_at(ranges, self.source.rows))
-        for (first, _), batch in zip(ranges, read_in_order(array, ranges, self.ahead), strict=True):
-            wrong = invalid_rows(self.source.spec, batch, first, allowed=self.job.skip_invalid)
-            yield np.delete(batch, wrong, axis=0) if len(wrong) else batch
+        """The rows of each range that are trained on, as they are quantized, in order."""
+        batches = _read(self.source, ranges, self.ahead, skip_invalid=self.job.skip_invalid)
+        return map(self.transform.apply_to_near, batches)

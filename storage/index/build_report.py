@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aggtree.engine.quality import Quality
 from aggtree.storage.atomic import Json
 from aggtree.storage.errors import AggtreeError, IndexFormatError
 from aggtree.storage.index.format import REPORT
@@ -80,12 +81,14 @@ class BuildReport:
 
     distortions : E of the first batch at the start and after each of `rounds` rounds, then of each further
         batch as it arrived, before anything was learned from it; empty when it was not recorded.
+    quality : what was measured on a sample of the rows at the commit; None if it was not.
     """
 
     build: str
     stages: tuple[StageFigures, ...] = ()
     distortions: tuple[float, ...] = ()
     rounds: int = 0
+    quality: Quality | None = None
 
 
 def record_stage(job: JobRecord, figures: StageFigures) -> None:
@@ -94,7 +97,7 @@ def record_stage(job: JobRecord, figures: StageFigures) -> None:
         add_figures(job, figures.to_json())
 
 
-def write_report(job: JobRecord) -> None:
+def write_report(job: JobRecord, quality: Quality | None = None) -> None:
     """Write the figures of a committed build beside its manifest, after those of an earlier repair."""
     with suppress(AggtreeError, KeyError, TypeError, ValueError):
         known = read_report(job.index, job.build)
@@ -106,7 +109,9 @@ def write_report(job: JobRecord) -> None:
             curve = {"distortions": list(known.distortions), "rounds": known.rounds}
         curve |= {name: trained[name] for name in curve if name in trained}
         record: dict[str, Json] = {"format": FORMAT, "version": VERSION, "build": job.build, "stages": stages}
-        write_sealed(job.index / REPORT, record | curve)
+        quality = known.quality if quality is None and known else quality
+        measured: dict[str, Json] = {"quality": dict(vars(quality))} if quality else {}
+        write_sealed(job.index / REPORT, record | curve | measured)
 
 
 def read_report(index: Path, build: str) -> BuildReport | None:
@@ -124,6 +129,16 @@ def read_report(index: Path, build: str) -> BuildReport | None:
             stages=tuple(StageFigures.from_json(stage) for stage in record["stages"]),
             distortions=tuple(float(value) for value in record["distortions"]),
             rounds=int(record["rounds"]),
+            quality=_quality(record["quality"]) if "quality" in record else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IndexFormatError(f"{path}: cannot be understood; {remedy}") from error
+
+
+def _quality(record: Mapping[str, Any]) -> Quality:
+    return Quality(
+        rows=int(record["rows"]),
+        distortion=float(record["distortion"]),
+        recall=float(record["recall"]),
+        possible=float(record["possible"]),
+    )

@@ -3,7 +3,7 @@
     sift.index/
       manifest.json          the committed build: what it is, and every file with size and checksums
       build-<id>/            never changed after its commit
-        dictionaries         words and norm ranges (array file)
+        dictionaries         words, norm ranges, transform (array file)
         first_level          groups of a very wide first level (array file); optional
         codes.zarr/          zarr v3 array (rows, width) uint8, sharded
         tree/<array>         raw little-endian arrays, no header; dtype and length are in the manifest
@@ -33,7 +33,9 @@ GROWN_VERSION = 3
 """Of an index of several segments or sources, or with deleted rows."""
 PLANES_VERSION = 4
 """Of an index whose leaves are stored in planes, with segments or without."""
-VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION, PLANES_VERSION)
+TRANSFORMED_VERSION = 5
+"""Of an index whose vectors were moved or scaled before they were quantized."""
+VERSIONS = (FORMAT_VERSION, EXTENDED_VERSION, GROWN_VERSION, PLANES_VERSION, TRANSFORMED_VERSION)
 
 MANIFEST = "manifest.json"
 LOCK = "lock"

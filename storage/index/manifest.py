@@ -38,6 +38,7 @@ from aggtree.storage.index.format import (
     MANIFEST,
     MAX_COUNT,
     PLANES_VERSION,
+    TRANSFORMED_VERSION,
     VERSIONS,
 )
 from aggtree.storage.index.segment_manifest import SegmentManifest, check_segment
@@ -66,6 +67,8 @@ class IndexManifest:
     @property
     def version(self) -> int:
         """The lowest format version that describes this index."""
+        if self.first_segment.transformed:
+            return TRANSFORMED_VERSION
         if self.first_segment.planes:
             return PLANES_VERSION
         if self.appended_segments or self.first_segment.pieces or self.live:
@@ -140,6 +143,7 @@ class IndexManifest:
             optional["segments"] = [segment.to_json() for segment in self.appended_segments]
         optional |= {"live": self.live.to_json()} if self.live else {}
         optional |= {"planes": True} if first.planes else {}
+        optional |= {"transformed": True} if first.transformed else {}
         return (
             optional
             | first.to_json()
@@ -221,7 +225,8 @@ def _check(manifest: IndexManifest) -> None:
     if len({segment.file(DICTIONARIES).blocks for segment in segments}) > 1:
         raise ValueError("segments of different dictionaries")
     shared = {
-        (one.own_ids, one.dimension, one.words, one.norm_bytes, one.planes, one.metric) for one in segments
+        (one.own_ids, one.dimension, one.words, one.norm_bytes, one.planes, one.transformed, one.metric)
+        for one in segments
     }
     if len(shared) > 1:
         raise ValueError("segments of different kinds")

@@ -17,8 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import Metric, SearchParams
 from aggtree.engine.search.filters import Filter
+from aggtree.engine.search.nearest import resolved
+from aggtree.engine.search.preparation import preparations
 from aggtree.engine.search.ranges import RangeAnswer
-from aggtree.engine.search.request import SearchRequest
+from aggtree.engine.search.request import Rerank, SearchRequest
 from aggtree.engine.search.searcher import Answer, SearchCounts
 from aggtree.engine.search.segments import AnySearcher
 from aggtree.engine.search.tuned import TunedPoint, Tuning
@@ -71,7 +73,7 @@ class Index:
         params: SearchParams | None = None,
         threads: int = 1,
         *,
-        rerank: int = 0,
+        rerank: Rerank = "auto",
         within: Within | None = None,
         radius: float | None = None,
         recall: float | None = None,
@@ -84,7 +86,8 @@ class Index:
         params : how much of the tree to visit; by default `index.params`.
         threads : number of threads that share the queries of this call.
         rerank : number of candidates, at least k, to re-rank by exact distances, which are then returned;
-            ties are ordered by row. 0 for none.
+            ties are ordered by row. "auto" re-ranks k + 30 √k if the vectors are an array or a local file
+            that can be read in place (such as .npy and .fvecs, not parquet or HDF5), 0 none.
         within : rows that answers may come from: a boolean array with one entry per row, a range or an array
             of ids, a .npy file of either, or the result of `filter`. A small set is searched exhaustively, by
             exact distance if the vectors are available.
@@ -93,8 +96,8 @@ class Index:
             one with the highest recall within this time per query, as measured by `aggtree.tune`.
 
         Returns ids (q, k) int64, row numbers or your own ids, and distances (q, k) float32, nearest first,
-        padded with -1 and inf where fewer were found. Without `rerank` distances are to the reconstructions
-        of the vectors. They are squared; with metric ip they are -q·x, with cosine 1 - cos.
+        padded with -1 and inf where fewer were found. Where nothing is re-ranked, distances are to the
+        reconstructions of the vectors. They are squared; with metric ip they are -q·x, with cosine 1 - cos.
         """
         return self.search_with_counts(
             queries,
@@ -115,7 +118,7 @@ class Index:
         params: SearchParams | None = None,
         threads: int = 1,
         *,
-        rerank: int = 0,
+        rerank: Rerank = "auto",
         within: Within | None = None,
         radius: float | None = None,
         recall: float | None = None,
@@ -210,7 +213,9 @@ class Index:
     @property
     def params(self) -> SearchParams:
         """The default parameters of a search."""
-        return self._open().space.default_params
+        params = self.resolved(SearchRequest()).params
+        assert params is not None  # chosen there
+        return params
 
     @property
     def rows(self) -> int:
@@ -270,9 +275,12 @@ class Index:
             )
         return known
 
-    def tuned(self, request: SearchRequest) -> SearchRequest:
-        """The request with its recall or time, if it has one, replaced by measured parameters."""
-        return self.tuning.apply(request) if request.tuned else request
+    def resolved(self, request: SearchRequest) -> SearchRequest:
+        """The request with its limits and its number of candidates chosen, as a search would choose them."""
+        snapshot = self._open()
+        if request.tuned:
+            request = self._tuning_of(snapshot).apply(request)
+        return resolved(snapshot.space, request)
 
     def keep_tuning(self, k: int, points: Iterable[TunedPoint]) -> tuple[TunedPoint, ...]:
         """Store the Pareto front of measured points for k beside the manifest; returns it."""
@@ -286,11 +294,24 @@ class Index:
         """Bytes on disk of the dictionaries, of each array of the tree, and of the codes."""
         return bytes_by_part(self._manifest)
 
+    def preparations(self) -> list[tuple[str, Callable[[], object]]]:
+        """What searches of this index need compiled, by name, and the calls that compile or load it."""
+        return list(preparations(self._open().space))
+
+    def compile_kernels(self) -> None:
+        """Compile all that searches need, filters and re-ranking too, or load it if it was compiled before.
+
+        Otherwise the first request of each kind does it.
+        """
+        for _, prepare in self.preparations():
+            prepare()
+
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Read the whole tree into the page cache, so that the first queries are as fast as later ones.
+        """Make the first queries as fast as later ones: compile the kernels and read the whole tree.
 
         progress : called with the bytes touched so far and the bytes of the tree.
         """
+        self.compile_kernels()
         warm(self._open().maps, progress)
 
     def close(self) -> None:

@@ -50,9 +50,10 @@ class SegmentManifest:
     build : id of the build, 12 hexadecimal digits.
     rows : vectors in the tree.
     source_rows : rows of the source and of the code store; more than `rows` when some were left out.
-    dimension, words, norm_bytes, planes, metric, own_ids : the same for all segments of an index.
+    dimension, words, norm_bytes, planes, transformed, metric, own_ids : the same for all segments.
         words : sizes of the dictionaries.
         planes : whether leaves are stored in planes.
+        transformed : whether vectors are moved or scaled before they are quantized, see the dictionaries.
         metric : distance of queries: l2, ip or cosine.
         own_ids : whether the file `own_ids` gives the user's id of each row; the tree's ids are row numbers.
     level_nodes, level_leaves : M + 1 counts each, of level 0 (the root) to level M.
@@ -77,6 +78,7 @@ class SegmentManifest:
     level_leaves: tuple[int, ...]
     files: tuple[FileRecord, ...]
     planes: bool = False
+    transformed: bool = False
     own_ids: bool = False
     parameters: dict[str, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
@@ -181,6 +183,7 @@ class SegmentManifest:
             words=as_counts(index["words"]),
             norm_bytes=as_count(index["norm_bytes"]),
             planes=as_flag(index.get("planes", False)),
+            transformed=as_flag(index.get("transformed", False)),
             level_nodes=as_counts(record["level_nodes"]),
             level_leaves=as_counts(record["level_leaves"]),
             parameters=dict(record["parameters"]),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import Metric
-from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES, SPARE_BYTES
+from aggtree.engine.simd.instructions.planes import BLOCK_LEAVES, SPARE_BYTES
 from aggtree.engine.tree.layout import TreeShape, tree_shape
 from aggtree.engine.tree.planes import pack_planes
 from aggtree.storage.array_file import ArrayFile
@@ -152,6 +152,7 @@ def describe_build(
         words=dictionaries.layout.words,
         norm_bytes=tree.norm_bytes,
         planes=tree.planes,
+        transformed=not dictionaries.transform.plain,
         level_nodes=tree.level_nodes,
         level_leaves=tree.level_leaves,
         files=(file_record(index, path), *codes, *tree.files, *((own_ids,) if own_ids else ())),

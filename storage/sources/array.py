@@ -7,7 +7,15 @@ from numpy.typing import NDArray
 
 from aggtree.engine.exact.neighbours_kernels import FlatVectors
 from aggtree.storage.errors import SourceError
-from aggtree.storage.sources.base import MappedVectors, VectorSource, check_shape, served_dtype
+from aggtree.storage.sources.base import (
+    MappedVectors,
+    VectorSource,
+    check_shape,
+    comparable,
+    convert,
+    half_bits,
+    served_dtype,
+)
 
 
 class ArraySource(VectorSource):
@@ -23,12 +31,14 @@ class ArraySource(VectorSource):
         self._array = array
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.array(self._array[start:stop], self.dtype, order="C")
+        out = np.empty((stop - start, self.dimension), self.dtype)
+        convert(self._array[start:stop], out)
+        return out
 
     def mapped(self) -> MappedVectors | None:
-        if self._array.dtype != self.dtype or not self._array.flags.c_contiguous:
+        if not comparable(self._array.dtype, self.dtype) or not self._array.flags.c_contiguous:
             return None
-        values = np.asarray(self._array).reshape(-1).view()
+        values = np.asarray(self._array).reshape(-1).view(half_bits(self._array.dtype))
         values.flags.writeable = False
         vectors = FlatVectors(values, 0, self.dimension, self.rows, self.dimension)
         return MappedVectors(vectors, None)

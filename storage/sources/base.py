@@ -182,20 +182,48 @@ class VectorSource(ABC):
 def map_rows(
     reader: ByteReader, source: VectorSource, stored: np.dtype[Any], *, offset: int, row_bytes: int
 ) -> MappedVectors | None:
-    """Rows of a local file, `row_bytes` apart from `offset` on, if stored as the source serves them."""
-    if stored != source.dtype or offset % stored.itemsize or row_bytes % stored.itemsize:
+    """Rows of a local file, `row_bytes` apart from `offset` on, if they are comparable as stored."""
+    size = stored.itemsize
+    if not comparable(stored, source.dtype) or offset % size or row_bytes % size:
         return None
     pages = reader.map()
     if pages is None:
         return None
-    values = np.frombuffer(pages, stored, reader.size // stored.itemsize)
-    size = stored.itemsize
+    values = np.frombuffer(pages, half_bits(stored), reader.size // size)
     vectors = FlatVectors(values, offset // size, row_bytes // size, source.rows, source.dimension)
     return MappedVectors(vectors, pages)
 
 
+def is_bfloat16(stored: np.dtype[Any]) -> bool:
+    """Whether numbers are stored as bfloat16, which numpy has no name for: two bytes of no type."""
+    return stored.kind == "V" and stored.itemsize == 2
+
+
+def half_bits(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """The type by which kernels know half floats by their bits; other types as they are."""
+    if is_bfloat16(stored):
+        return np.dtype(np.int16)
+    return np.dtype(np.uint16) if stored == np.float16 else stored
+
+
+def comparable(stored: np.dtype[Any], served: np.dtype[Any]) -> bool:
+    """Whether distances can be computed from values as they are stored."""
+    return stored in (served, np.float16) or is_bfloat16(stored)
+
+
+def convert(values: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copy into `out`; a float64 too large for float32 becomes inf, which is refused when it is encoded."""
+    if is_bfloat16(values.dtype):
+        out[...] = (values.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return
+    with np.errstate(over="ignore"):
+        out[...] = values
+
+
 def served_dtype(name: str, stored: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in which values stored as `stored` are read: the same, or float32."""
+    """The dtype in which values stored as `stored` are read: themselves, or float32."""
+    if is_bfloat16(stored):
+        return np.dtype(np.float32)
     if stored.kind not in "iuf" or stored.itemsize > 8:
         raise SourceError(
             f"{name}: holds {stored}, expected uint8, int8, float32 or other real numbers: convert it"

@@ -21,7 +21,7 @@ from aggtree.storage.checksums import BLOCK, block_ranges, crc32c
 from aggtree.storage.errors import AggtreeError, DiskError, IndexFormatError
 from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.code_store import METADATA, CodeStore
-from aggtree.storage.index.dictionary_file import DICTIONARY_KIND
+from aggtree.storage.index.dictionary_file import DICTIONARY_KIND, load_dictionaries
 from aggtree.storage.index.file_record import FileRecord, RemoteCodes, file_problem
 from aggtree.storage.index.format import CODES, DICTIONARIES, MANIFEST, REPORT, TREE, TUNING
 from aggtree.storage.index.manifest import IndexManifest, read_manifest
@@ -266,6 +266,11 @@ def _check_dictionaries(index: Path, segment: SegmentManifest) -> Iterator[Damag
     for name in ("words", "norm_ranges"):
         if name not in arrays or not np.isfinite(arrays[name]).all():
             yield Damage(record.path, -1, f"array {name} is missing or holds a number that is not finite")
+            return
+    try:
+        load_dictionaries(index / record.path)
+    except IndexFormatError as error:
+        yield Damage(record.path, -1, str(error).removeprefix(f"{index / record.path}: "))
 
 
 def _check_codes(index: Path, segment: SegmentManifest) -> Iterator[Damage]:

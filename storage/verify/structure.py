@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import SHORT_WORDS
-from aggtree.engine.simd.plane_instructions import BLOCK_LEAVES
+from aggtree.engine.simd.instructions.planes import BLOCK_LEAVES
 from aggtree.engine.tree.check_kernels import disordered_leaf, mark_ids
 from aggtree.engine.tree.layout import Tree
 from aggtree.engine.tree.planes import plane_count, unpack_leaves

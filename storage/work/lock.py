@@ -58,7 +58,7 @@ class Owner:
             return True
         same_name = self.host == socket.gethostname()
         if self.boot == _boot() == "":
-            return same_name  # a system that tells nothing else
+            return same_name  # the system provides nothing else
         return same_name and self.machine == _machine() != ""  # before it was booted again
 
     def is_gone(self) -> bool:

@@ -8,7 +8,7 @@ from helpers.data_sets import write_set
 from helpers.sizes import measures_speed
 
 import aggtree
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE
 from bench import record
 from bench.report import generated
 

@@ -2,14 +2,24 @@
 
 from typing import Any
 
-from aggtree.engine.simd.byte_product_instructions import score_bytes
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.intrinsics import load_8_bytes
-from aggtree.engine.simd.plane_instructions import scan_block
-from aggtree.engine.simd.product_instructions import multiply_tile
-from aggtree.engine.simd.short_instructions import collect_keys, copy_path, rank_of_key, score_short_paths
-from aggtree.engine.simd.sieve_instructions import sieve_64, sieve_64_of_nine
-from aggtree.engine.simd.vector_instructions import (
+from aggtree.engine.simd.instructions.byte_products import score_bytes
+from aggtree.engine.simd.instructions.planes import scan_block
+from aggtree.engine.simd.instructions.products import multiply_tile
+from aggtree.engine.simd.instructions.rows import (
+    bfloat16_value,
+    float16_value,
+    sum_products,
+    sum_squares,
+)
+from aggtree.engine.simd.instructions.short_scores import (
+    collect_keys,
+    copy_path,
+    rank_of_key,
+    score_short_paths,
+)
+from aggtree.engine.simd.instructions.sieve import sieve_64, sieve_64_of_nine
+from aggtree.engine.simd.instructions.vectors import (
     add_squares,
     count_at_most,
     lanes_at_most,
@@ -17,6 +27,7 @@ from aggtree.engine.simd.vector_instructions import (
     row_minima,
     score_row,
 )
+from aggtree.engine.simd.intrinsics import load_8_bytes
 
 
 @kernel
@@ -138,7 +149,31 @@ def call_load_8_bytes(array: Any, offset: Any) -> Any:
     return load_8_bytes(array, offset)
 
 
+@kernel
+def call_sum_products(query: Any, values: Any, first: Any, whole: Any, sums: Any) -> Any:
+    return sum_products(query, values, first, whole, sums)
+
+
+@kernel
+def call_sum_squares(query: Any, values: Any, first: Any, whole: Any, sums: Any) -> Any:
+    return sum_squares(query, values, first, whole, sums)
+
+
+@kernel
+def call_float16_value(bits: Any) -> Any:
+    return float16_value(bits)
+
+
+@kernel
+def call_bfloat16_value(bits: Any) -> Any:
+    return bfloat16_value(bits)
+
+
 CALLS = {
+    "sum_products": call_sum_products,
+    "sum_squares": call_sum_squares,
+    "float16_value": call_float16_value,
+    "bfloat16_value": call_bfloat16_value,
     "scan_block": call_scan_block,
     "score_row": call_score_row,
     "score_short_paths": call_score_short_paths,

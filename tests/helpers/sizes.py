@@ -7,7 +7,7 @@ import pytest
 JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
 
 needs_jit = pytest.mark.skipif(not JIT, reason="nothing is compiled without the JIT")
-"""Marks tests about compilation, or about the memory of compiled code."""
+"""Marks tests about compilation, about the memory of compiled code, or with data of a real size."""
 
 measures_speed = pytest.mark.skipif(not JIT, reason="the benchmark measures compiled kernels")
 """Marks tests that run a benchmark of kernels: plain Python would take minutes and cover no other lines."""

@@ -48,7 +48,7 @@ from aggtree.storage.work.lock import BuildLock
 from aggtree.storage.work.runs import write_run
 
 
-def test_a_build_tells_what_it_did(source: Path, tmp_path: Path) -> None:
+def test_a_build_reports_its_result(source: Path, tmp_path: Path) -> None:
     result = build(source, tmp_path / "index", workers=0, **SMALL)
     assert result.rows == ROWS and not result.already_built
     assert result.peak > 0
@@ -271,18 +271,18 @@ class TestInvalidRows:
 
     def test_in_training_are_refused_by_number(self, tmp_path: Path) -> None:
         base = self.base()
-        base[134, 1] = np.inf
-        with pytest.raises(SourceError, match=r"row 134 .*skip_invalid"):
+        base[634, 1] = np.inf
+        with pytest.raises(SourceError, match=r"row 634 .*skip_invalid"):
             build(base, tmp_path / "index", workers=0, **SMALL)
 
     def test_are_left_out_on_demand(self, tmp_path: Path) -> None:
         base = self.base()
-        base[134, 1] = np.inf
+        base[634, 1] = np.inf
         result = build(base, tmp_path / "index", workers=0, skip_invalid=True, **SMALL)
         assert (result.rows, result.left_out) == (ROWS - 3, 3)
         with open_index(tmp_path / "index") as index:
             ids, _ = index.search(base[0], ROWS, SearchParams.unlimited())
-            assert sorted(ids[0]) == [-1] * 3 + [row for row in range(ROWS) if row not in (134, 1500, 1900)]
+            assert sorted(ids[0]) == [-1] * 3 + [row for row in range(ROWS) if row not in (634, 1500, 1900)]
         assert verify_index(tmp_path / "index") == []
 
 

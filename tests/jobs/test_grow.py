@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.places import program
+from helpers.sizes import JIT, sized
 from helpers.small_builds import ROWS, SMALL, contents, vectors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ import aggtree
 from aggtree.engine.search import nearest
 from aggtree.engine.search.filters import Filter
 from aggtree.engine.search.segment_kernels import merge_answers
+from aggtree.jobs import tune as tune_job
 from aggtree.jobs.append import DRIFTED
 from aggtree.jobs.build import continue_build
 from aggtree.jobs.cli.main import cli
@@ -33,7 +35,7 @@ from aggtree.storage.errors import (
     IndexFormatError,
     SourceError,
 )
-from aggtree.storage.index.format import MANIFEST, TREE
+from aggtree.storage.index.format import MANIFEST, TRANSFORMED_VERSION, TREE
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.row_bits import deleted_rows, extended, read_bits, unpacked
 from aggtree.storage.sealed_json import read_sealed, write_sealed
@@ -45,6 +47,8 @@ EVERYTHING = aggtree.SearchParams.unlimited()
 CUTS = (0, 1203, 2001, ROWS)
 # Exact norms: quantized ones differ a little between trees in which a vector hangs elsewhere.
 EXACT = SMALL | {"norm_bytes": 4}
+# Words of few training rows give more equal codes, between which rounding decides.
+CANDIDATES, AGREE = sized(50, 400), 0.8 if JIT else 0.6
 OPTIONS: dict[str, Any] = {name: value for name, value in EXACT.items() if name != "words"}
 
 
@@ -115,7 +119,7 @@ def same(found: Any, expected: Any, *, to_the_bit: bool = False) -> None:
     np.testing.assert_allclose(found.distances, expected.distances, rtol=1e-4, atol=0.1)
     if to_the_bit:
         np.testing.assert_array_equal(found.ids, expected.ids)
-    assert (found.ids == expected.ids).mean() > 0.8
+    assert (found.ids == expected.ids).mean() > AGREE
 
 
 def build_files(index: Path) -> dict[str, bytes]:
@@ -145,7 +149,7 @@ def test_segments_answer_as_one_tree(place: Path, asked: dict[str, Any]) -> None
             same(answer, expected, to_the_bit="rerank" in asked)
             assert len(counts.leaves) == len(answer.ids)
         default = grown.search(queries, 10, **asked), whole.search(queries, 10, **asked)
-        assert (default[0].ids == default[1].ids).mean() > 0.8
+        assert (default[0].ids == default[1].ids).mean() > AGREE
 
 
 def test_range_search_looks_into_all_segments(place: Path) -> None:
@@ -163,7 +167,7 @@ def test_an_index_of_segments_is_whole(place: Path) -> None:
     assert verify_index(place / "grown", deep=True) == []
     manifest = read_manifest(place / "grown")
     assert [segment.first_row for segment in manifest.segments] == list(CUTS[:-1])
-    assert manifest.version == 3 and read_manifest(place / "whole").version == 1
+    assert manifest.version == read_manifest(place / "whole").version == TRANSFORMED_VERSION
     with aggtree.open(place / "grown") as grown:
         with pytest.raises(ValueError, match="has 3 trees"):
             _ = grown.tree
@@ -264,10 +268,12 @@ def test_either_of_two_segments_of_one_source_is_repaired(place: Path, grown: Pa
 def test_compacting_gives_the_bytes_of_one_build(place: Path, grown: Path) -> None:
     queries = near_rows()
     with aggtree.open(grown) as before:
-        expected = before.search(queries, 10, EVERYTHING, rerank=50)
+        expected = before.search(queries, 10, EVERYTHING, rerank=CANDIDATES)
         result = aggtree.compact(grown, workers=0)
         assert result.rows == ROWS
-        np.testing.assert_array_equal(before.search(queries, 10, EVERYTHING, rerank=50).ids, expected.ids)
+        np.testing.assert_array_equal(
+            before.search(queries, 10, EVERYTHING, rerank=CANDIDATES).ids, expected.ids
+        )
     assert build_files(grown) == build_files(place / "whole")
     assert sorted(path.name.partition("-")[0] for path in grown.iterdir()) == [
         "build",
@@ -275,7 +281,7 @@ def test_compacting_gives_the_bytes_of_one_build(place: Path, grown: Path) -> No
         "report.json",
     ]
     with aggtree.open(grown) as index:
-        found = index.search(queries, 10, EVERYTHING, rerank=50)
+        found = index.search(queries, 10, EVERYTHING, rerank=CANDIDATES)
         np.testing.assert_array_equal(found.ids, expected.ids)
     assert aggtree.compact(grown, workers=0).already_built
     assert verify_index(grown, deep=True) == []
@@ -286,14 +292,14 @@ def test_compacting_drops_deleted_rows_and_keeps_ids(place: Path, grown: Path) -
     gone = np.array([*range(700, 1400), 5, ROWS - 1])
     aggtree.delete(grown, gone)
     with aggtree.open(grown) as index:
-        expected = index.search(queries, 10, EVERYTHING, rerank=50)
+        expected = index.search(queries, 10, EVERYTHING, rerank=CANDIDATES)
     assert aggtree.compact(grown, workers=0).rows == ROWS - len(gone)
     assert verify_index(grown, deep=True) == []
     with aggtree.open(grown) as index:
-        found = index.search(queries, 10, EVERYTHING, rerank=50)
+        found = index.search(queries, 10, EVERYTHING, rerank=CANDIDATES)
         np.testing.assert_array_equal(found.ids, expected.ids)
         assert np.array_equal(np.sort(index.tree.ids), np.setdiff1d(np.arange(ROWS), gone))
-    # As a build from which these rows were left out.
+    # As a build that skips these rows.
     floats = vectors().astype(np.float32)
     floats[gone] = np.nan
     np.save(grown.parent / "holes.npy", floats)
@@ -348,7 +354,7 @@ def test_metrics_in_all_segments(place: Path, tmp_path: Path, metric: str) -> No
         for asked in ({}, {"rerank": 50}, {"within": range(900, 1500)}):
             found, expected = (index.search(queries, 10, EVERYTHING, **asked) for index in (grown, whole))
             np.testing.assert_allclose(found.distances, expected.distances, rtol=1e-3, atol=1e-4)
-            assert (found.ids == expected.ids).mean() > 0.8
+            assert (found.ids == expected.ids).mean() > AGREE
     aggtree.compact(tmp_path / "grown", workers=0)
     assert build_files(tmp_path / "grown") == build_files(tmp_path / "whole")
 
@@ -435,7 +441,7 @@ def test_drift_is_told_and_training_goes_on(
         rows, found = new.searcher.sampled_vectors(ROWS + 1000)
         new_error = ((new.raw_vectors.take(rows) - found) ** 2)[rows >= ROWS].sum(axis=1).mean()
     assert new_error < read_manifest(grown).segments[-1].distortion
-    # The report may be gone: a sample of the vectors tells the same, about.
+    # Without the report, a sample of the vectors gives about the same.
     monkeypatch.setattr(drift, "read_report", lambda *_: None)
     measured = drift.training_error(place / "whole", read_manifest(place / "whole"))
     assert measured is not None and 0.5 < measured / first.distortion < 1.5
@@ -470,16 +476,20 @@ def test_the_command_line(place: Path, grown: Path) -> None:
         and len(facts["segments"]) == 2
         and "files" not in facts["segments"][0]
     )
-    assert "there already, rows 2,001 to 3,099" in run("append", grown, place / "2.npy", "--workers", 0)
+    assert "already contains these vectors, rows 2,001 to 3,099" in run(
+        "append", grown, place / "2.npy", "--workers", 0
+    )
     assert "one tree of 3,090 rows" in run("compact", grown, "--workers", 0)
     assert "already one tree without deleted rows" in run("compact", grown, "--workers", 0)
     assert "no damage found" in run("verify", grown)
     assert "3,090 rows" in run("info", grown)
 
 
-def test_tuning_belongs_to_the_trees(place: Path, grown: Path) -> None:
+def test_tuning_belongs_to_the_trees(place: Path, grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TIMED_QUERIES": 3, "TURNS": 1, "BELOW": (0.01, 1.0)}.items():
+        monkeypatch.setattr(tune_job, name, value)
     aggtree.delete(grown, range(40, 90))
-    arguments = ["tune", str(grown), "--sample", "60", "-k", "5", "--json"]
+    arguments = ["tune", str(grown), "--sample", str(sized(60, 12)), "-k", "5", "--json"]
     answer = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
     points = json.loads(answer.output.splitlines()[-1])["points"]

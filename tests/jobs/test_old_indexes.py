@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.make_golden import DATA
-from helpers.make_growable import GONE, METRICS, MORE, ROWS, ids_of, rows_of
+from helpers.golden.make_golden import DATA
+from helpers.golden.make_growable import GONE, METRICS, MORE, ROWS, ids_of, rows_of
 
 import aggtree
 from aggtree.storage.verify.index import verify_index

@@ -18,7 +18,7 @@ from aggtree.storage import errors
 
 VERBS = (
     *("append", "build", "compact", "delete", "exact", "export"),
-    *("open", "open_source", "plan", "report", "tune", "verify"),
+    *("open", "open_source", "plan", "report", "tune", "verify", "warm_up"),
 )
 NAMES = [name for name in aggtree.__all__ if name != "__version__"]
 

@@ -1,6 +1,8 @@
 """Run one of the long tests, or all of them.
 
-    python -m reliability kills|faults|damage|fuzz|readers|forgeries|threads|all [--work DIR] [--seed N]
+    python -m reliability NAME [--work DIR] [--seed N]
+
+NAME is kills, faults, damage, fuzz, readers, forgeries, threads, invariance or all.
 
 Started in tests/ with the repository's root on PYTHONPATH, as `make reliability` does. Prints one line of
 counts for each, appends it to bench/results/reliability.jsonl and to the page on reliability, and ends with
@@ -17,12 +19,12 @@ from pathlib import Path
 from bench import record
 from reliability import page
 
-NAMES = ("kills", "faults", "damage", "fuzz", "readers", "forgeries", "threads")
+NAMES = ("kills", "faults", "damage", "fuzz", "readers", "forgeries", "threads", "invariance")
 
 
 def run(name: str, work: Path | None, seed: int) -> bool:
     """Run one; whether its bar was met."""
-    form = importlib.import_module(f"reliability.{name}")
+    form = importlib.import_module(f"reliability.long.{name}")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=work, prefix=f"{name}-") as place:
         counts: dict[str, int] = form.run(Path(place), seed)

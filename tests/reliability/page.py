@@ -35,6 +35,11 @@ BARS = {
         "make readers",
         "8 for 60 s, 20 commits, 0 wrong, 0 errors",
     ),
+    "invariance": (
+        "recall of moved, scaled, turned, repeated, padded data and of data with outliers",
+        "make invariance",
+        "≥ 300 cases of each property, 0 silent losses",
+    ),
 }
 VERIFY = ("throughput of `verify`, warm, 2 workers", "python -m bench verify --work DIR", "≥ 1 GB/s")
 

@@ -1,6 +1,6 @@
 """Readers while the index is replaced: each sees the old index or the new one, whole."""
 
-from reliability import readers, threads
+from reliability.long import readers, threads
 
 
 def test_readers_see_whole_indexes_while_it_is_replaced(tmp_path):

@@ -5,7 +5,7 @@ from helpers.sizes import sized
 
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.verify.index import verify_index
-from reliability.damage import SAMPLES, damage
+from reliability.long.damage import SAMPLES, damage
 
 
 @pytest.mark.parametrize("name", SAMPLES)

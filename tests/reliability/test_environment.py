@@ -79,17 +79,18 @@ def test_any_name_of_a_directory(
     place = tmp_path / name
     place.mkdir()
     shutil.copy(source, place / "base vectors.npy")
+    np.save(place / "some queries.npy", vectors(20))
     index = place / f"{name}.index"
     for arguments in (
         ["build", str(place / "base vectors.npy"), str(index), "--workers", "0", *SMALL_ARGUMENTS],
-        ["search", str(index), str(place / "base vectors.npy"), "-k", "3", "--out", str(place / "ids ü.npy")],
+        ["search", str(index), str(place / "some queries.npy"), "-k", "3", "--out", str(place / "ids ü.npy")],
         ["verify", str(index), "--deep"],
     ):
         with pytest.raises(SystemExit) as left:
             main(arguments)
         assert left.value.code == 0, capsys.readouterr().err
     assert contents(index) == contents(reference)
-    assert np.load(place / "ids ü.npy").shape == (len(vectors()), 3)
+    assert np.load(place / "ids ü.npy").shape == (20, 3)
 
 
 def test_an_index_behind_a_link(source: Path, reference: Path, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_worker_killed_as_the_system_does_when_memory_runs_out(
 
 
 def test_two_builders_at_once(source: Path, reference: Path, tmp_path: Path) -> None:
-    """One of them builds; the other is told so, or comes when it is done."""
+    """One of them builds; the others are refused, or find the finished index."""
     command = [
         sys.executable,
         "-m",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliability.forgeries import INDEXES, forge
+from reliability.long.forgeries import INDEXES, forge
 
 
 @pytest.mark.parametrize("name", INDEXES)

@@ -12,7 +12,7 @@ from helpers.small_builds import SMALL, SMALL_ARGUMENTS, WIDE, contents
 from aggtree.jobs.build import build
 from aggtree.jobs.planning import plan
 from aggtree.jobs.stages import pipeline as stages
-from reliability import faults
+from reliability.long import faults
 
 
 def kill_builds(source: Path, index: Path, *, seed: int, kills: int, name: str = "SMALL") -> None:

@@ -1,10 +1,10 @@
-"""Indexes of all format versions stay readable, and the specification page says what the code says."""
+"""Indexes of all format versions stay readable, and the specification page matches the code."""
 
 import json
 
 import numpy as np
 import pytest
-from helpers.make_golden import ANSWERS, DATA, DELETED, golden_codes, make, queries
+from helpers.golden.make_golden import ANSWERS, DATA, DELETED, golden_codes, make, queries
 from helpers.places import ROOT
 
 from aggtree.engine.params import SearchParams

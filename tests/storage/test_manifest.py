@@ -232,7 +232,7 @@ def test_a_newer_version_names_the_remedy(index):
     record = read_sealed(index / MANIFEST)
     record["version"] = 99
     write_sealed(index / MANIFEST, record)
-    with pytest.raises(IndexFormatError, match=r"version 99; this aggtree \(.*\) reads versions 1 to 4"):
+    with pytest.raises(IndexFormatError, match=r"version 99; this aggtree \(.*\) reads versions 1 to 5"):
         read_manifest(index)
 
 

@@ -38,6 +38,11 @@ class RawVectors:
         pages = self._mapped.pages if self._mapped is not None else None
         self._cold = pages is not None and limit_read_ahead([pages])
 
+    @property
+    def in_place(self) -> bool:
+        """Whether rows lie in memory or in a local file, and distances are computed where they lie."""
+        return self._mapped is not None
+
     def nearest(self, queries: ArrayLike, candidates: NDArray[np.int64], k: int, threads: int = 1) -> Nearest:
         """The k nearest of each query's candidates (q, c), by exact distance, equal ones by id."""
         if self._mapped is not None:

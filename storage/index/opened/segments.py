@@ -61,6 +61,8 @@ def _load_dictionaries(path: Path, segment: SegmentManifest) -> tuple[Dictionari
     dictionaries, norm_ranges = load_dictionaries(place)
     if (dictionaries.layout.words, dictionaries.dimension) != (segment.words, segment.dimension):
         raise IndexFormatError(f"{place}: dictionaries of other sizes than the manifest states")
+    if dictionaries.transform.plain == segment.transformed:
+        raise IndexFormatError(f"{place}: moves or scales vectors, or not, other than the manifest states")
     return dictionaries, norm_ranges
 
 

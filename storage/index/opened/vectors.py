@@ -5,6 +5,7 @@ results merged. Files are not closed explicitly: a file closes with the last sea
 closing an index does not disturb a search on another thread.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from aggtree.storage.errors import SourceError
 from aggtree.storage.index.file_record import SourcePiece
 from aggtree.storage.index.manifest import IndexManifest
 from aggtree.storage.index.opened.raw_vectors import RawVectors
-from aggtree.storage.places import may_open, refusal
+from aggtree.storage.places import COMPUTED, may_open, refusal
 from aggtree.storage.sources.array import ArraySource
 from aggtree.storage.sources.base import VectorSource, open_source
 from aggtree.storage.sources.joined import JoinedSource, rows_of
@@ -33,6 +34,7 @@ OneSource = str | os.PathLike[str] | NDArray[np.generic] | VectorSource
 Vectors = OneSource | Sequence[OneSource]
 """Where the vectors are: one source of all rows, or a list of those they came from."""
 
+LOGGER = logging.getLogger("aggtree")
 REMEDY = "pass their location as `vectors`"
 
 
@@ -54,13 +56,19 @@ class IndexVectors:
         """Rows of all sources."""
         return self.source.rows
 
+    @property
+    def in_place(self) -> bool:
+        """Whether all rows lie in memory or in local files as they are served."""
+        return all(part.in_place for part in self._parts)
+
     def rank(self, queries: ArrayLike, candidates: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
         """The k nearest of each query's candidates (q, c), by exact distance, equal ones by id."""
+        if len(self._parts) == 1:
+            return as_answer(self._parts[0].nearest(queries, candidates, k, threads))
         found = []
         for part, start in zip(self._parts, self._starts, strict=True):
             inside = (candidates >= start) & (candidates < start + part.source.rows)
-            own = candidates if len(self._parts) == 1 else np.where(inside, candidates - start, -1)
-            found.append(part.nearest(queries, own, k, threads))
+            found.append(part.nearest(queries, np.where(inside, candidates - start, -1), k, threads))
         return self._answer(found, k)
 
     def rank_rows(self, queries: ArrayLike, rows: NDArray[np.int64], k: int, threads: int = 1) -> Answer:
@@ -135,6 +143,23 @@ class LazyVectors:
             self._missing = True
             return None
 
+    def open_in_place(self) -> IndexVectors | None:
+        """The vectors if they are an array or a local file whose rows can be read in place, or None.
+
+        A file that cannot be used is reported once, because answers are less accurate without it.
+        """
+        if self._given is None and not all(_is_local(piece.vectors) for piece in self._manifest.all_pieces):
+            return None
+        if self._opened is None and self._missing:
+            return None
+        try:
+            vectors = self.open()
+        except SourceError as error:
+            self._missing = True
+            LOGGER.warning("answers are not re-ranked: %s", error)
+            return None
+        return vectors if vectors.in_place else None
+
     def for_state(self, manifest: IndexManifest) -> "LazyVectors":
         """The vectors of a later state of the index: the same ones, unless its sources are others."""
         before = self._manifest
@@ -186,6 +211,11 @@ def _is_location(vectors: Vectors | None) -> bool:
     if vectors is None or isinstance(vectors, (VectorSource, np.ndarray)):
         return False
     return isinstance(vectors, (str, os.PathLike)) or all(_is_location(part) for part in vectors)
+
+
+def _is_local(vectors: str) -> bool:
+    """Whether a recorded location is a file of this machine; "" is that of an array."""
+    return bool(vectors) and "://" not in vectors and not vectors.startswith(COMPUTED)
 
 
 def _recorded_source(index: Path, piece: SourcePiece) -> VectorSource:

@@ -7,16 +7,10 @@ from numpy.typing import NDArray
 
 from aggtree.storage.byte_reader import ByteReader
 from aggtree.storage.errors import SourceError
-from aggtree.storage.sources.base import MappedVectors, VectorSource, map_rows, served_dtype
+from aggtree.storage.sources.base import MappedVectors, VectorSource, convert, map_rows, served_dtype
 
 # Values that must be converted pass through a buffer of this size.
 PIECE_BYTES = 1024 * 1024
-
-
-def convert(values: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copy into `out`; a float64 too large for float32 becomes inf, which is refused when it is encoded."""
-    with np.errstate(over="ignore"):
-        out[...] = values
 
 
 class FlatRows(VectorSource):

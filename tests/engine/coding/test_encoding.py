@@ -12,7 +12,7 @@ from aggtree.engine.coding.encoding import BeamTables, Encoder
 from aggtree.engine.coding.records import make_scratch, make_short_scratch
 from aggtree.engine.coding.wide_dictionary import TwoStage
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
-from aggtree.engine.simd.product_instructions import TILE_ROWS
+from aggtree.engine.simd.instructions.products import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 
 

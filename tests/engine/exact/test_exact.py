@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggtree.engine.exact.neighbours import ExactSearch
+from aggtree.engine.exact.neighbours_kernels import exact_distance, replace_farthest
 
 
 def random_rows(kind: type, shape: tuple[int, int], spread: int, seed: int) -> np.ndarray:
@@ -86,3 +87,24 @@ def test_bad_input_is_refused() -> None:
         search.add(np.zeros((2, 4), np.float32), 0)
     with pytest.raises(ValueError, match="row 11 holds NaN"):
         search.add(np.array([[0, 0, 0], [0, np.inf, 0]], np.float32), 10)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+@pytest.mark.parametrize("dimension", [1, 2, 7, 64])
+def test_one_exact_distance(kind: int, dimension: int) -> None:
+    query, row = (random_rows(np.float32, (1, dimension), 1, seed)[0] for seed in (1, 2))
+    found = exact_distance(query, row, kind)
+    assert found == pytest.approx(naive.exact_distance(query, row, kind), rel=1e-12, abs=1e-12)
+
+
+def test_a_heap_keeps_the_nearest() -> None:
+    random = np.random.default_rng(3)
+    distances, ids = np.full(7, np.inf), np.full(7, -1)
+    expected = [(np.inf, -1)] * 7
+    for number in range(40):
+        distance = float(random.integers(0, 9))
+        if (distance, number) < max(expected):
+            replace_farthest(distances, ids, distance, number)
+            expected = naive.replace_farthest(expected, distance, number)
+        assert sorted(zip(distances.tolist(), ids.tolist(), strict=True)) == expected
+        assert (distances[0], ids[0]) == expected[-1]

@@ -60,7 +60,7 @@ def test_which_codes_fit() -> None:
 @pytest.mark.parametrize(("limit", "ratio"), [(0, np.inf), (3, np.inf), (20, 1.2)])
 def test_search_equals_its_twin(words: tuple[int, ...], metric: str, limit: int, ratio: float) -> None:
     if metric == "ip" and ratio < np.inf:
-        pytest.skip("ratios say nothing of inner products")
+        pytest.skip("ratios of inner products are meaningless")
     codes, ids, dictionaries, tree, params = make(words, sized(700, 90), metric)
     searcher = make_searcher(metric, tree, dictionaries, planes=True)
     queries = random_queries(5)

@@ -28,7 +28,7 @@ from aggtree.engine.scan.sieve_kernels import (
 )
 from aggtree.engine.search.metrics import CosineSearcher, InnerProductSearcher
 from aggtree.engine.search.searcher import Searcher
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, READ_AHEAD, SIEVE_BYTES
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE, READ_AHEAD, SIEVE_BYTES
 from aggtree.engine.training.annealing_state import norm_ranges
 from aggtree.engine.tree.layout import build_tree
 

@@ -35,6 +35,9 @@ class NoVectors:
     def open_if_present(self) -> None:
         return None
 
+    def open_in_place(self) -> None:
+        return None
+
 
 def searcher(metric: Any = "l2") -> Searcher:
     """Of a tree whose ids are rows 0..ROWS - 1."""

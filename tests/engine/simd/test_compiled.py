@@ -195,7 +195,7 @@ def test_compilation_that_takes_long_is_reported_once(
     hits_of(module)
     imported(module).double(np.array([1], np.int8))
     place = tmp_path / "cache" / kernel_cache.DIRECTORY
-    assert caplog.messages == [f"compiling kernels for this processor: once per machine, cached in {place}"]
+    assert caplog.messages == [f"compiling kernels for this processor, once per machine, cached in {place}"]
 
 
 def test_a_short_compilation_is_not_reported(
@@ -210,4 +210,4 @@ def test_a_short_compilation_is_not_reported(
 def test_the_report_says_when_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a file").write_text("no directory")
     monkeypatch.setattr(kernel_cache, "places", lambda: iter([tmp_path / "a file" / "cache"]))
-    assert "every process compiles again" in compile_notice._where()
+    assert "in each process: no directory can be written" in compile_notice.notice()

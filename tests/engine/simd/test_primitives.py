@@ -11,18 +11,18 @@ from helpers.sizes import needs_jit
 
 from aggtree.engine.scan.scratch import sieve_index
 from aggtree.engine.simd import emulation
-from aggtree.engine.simd.byte_product_instructions import QUAD, VECTORS
-from aggtree.engine.simd.plane_instructions import (
+from aggtree.engine.simd.instructions.byte_products import QUAD, VECTORS
+from aggtree.engine.simd.instructions.planes import (
     BLOCK_LEAVES,
     LARGEST_ENTRY,
     SPARE_BYTES,
     TABLE_BYTES,
     table_row,
 )
-from aggtree.engine.simd.product_instructions import TILE_ROWS
-from aggtree.engine.simd.sieve_instructions import CAN_SIEVE, PLANES, READ_AHEAD, SIEVE_BYTES, SIEVED
+from aggtree.engine.simd.instructions.products import TILE_ROWS
+from aggtree.engine.simd.instructions.sieve import CAN_SIEVE, PLANES, READ_AHEAD, SIEVE_BYTES, SIEVED
+from aggtree.engine.simd.instructions.vectors import CHUNK
 from aggtree.engine.simd.vector_code import LANES
-from aggtree.engine.simd.vector_instructions import CHUNK
 
 pytestmark = needs_jit
 
@@ -119,6 +119,23 @@ def test_add_squares(dimension: int, first: int, last: int) -> None:
     random = np.random.default_rng(dimension)
     start, words = (integers(random, np.float32, *shape) for shape in ((dimension,), (9, dimension)))
     check("add_squares", (start, words, random.integers(0, 9, 5), first, last, np.ones(8, np.float32)))
+
+
+@pytest.mark.parametrize("whole", [0, LANES, 5 * LANES])
+def test_sums_over_a_row(whole: int) -> None:
+    random = np.random.default_rng(whole)
+    query, values = (integers(random, np.float32, size) for size in (whole + 3, whole + 9))
+    for name in ("sum_products", "sum_squares"):
+        check(name, (query, values, 4, whole, np.zeros(2, np.float32)))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -65504.0, 2.0**-24, -3 * 2.0**-16, 1 / 3])
+def test_half_floats(value: float) -> None:
+    bits = np.float16(value).view(np.uint16)
+    check("float16_value", (bits,))
+    assert CALLS["float16_value"](bits) == np.float16(value)
+    brain = (np.float32(value).view(np.uint32) >> 16).astype(np.uint16).view(np.int16)
+    check("bfloat16_value", (brain,))
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 20])

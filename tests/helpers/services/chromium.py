@@ -73,7 +73,7 @@ class Browser:
         path.write_bytes(base64.b64decode(data))
 
     def requests(self) -> list[str]:
-        """Addresses the page asked for, but for itself and what it holds."""
+        """Addresses that the page requested, except its own."""
         asked = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
         urls = [str(event["params"]["request"]["url"]) for event in asked]
         return [url for url in urls[1:] if not url.startswith("data:")]

@@ -1,4 +1,4 @@
-"""Every format of vectors, spoiled in every way: the command says so in one line and exits with 2."""
+"""Every format of vectors, damaged in every way: the command reports it in one line and exits with 2."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def header_of(kind: str, source: Path) -> Path:
 
 
 def write_array(kind: str, folder: Path, array: np.ndarray) -> Path:
-    """Write an array in one of the formats that say what they hold."""
+    """Write an array in one of the formats that describe their content."""
     if kind == "npy parts":
         (folder / "parts").mkdir()
         write_npy(folder / "parts" / "part-0.npy", array)

@@ -1,4 +1,4 @@
-"""The page of `aggtree report`: its figures are right, and a browser draws it, asking for nothing else."""
+"""The page of `aggtree report`: its figures are correct, and a browser draws it without other requests."""
 
 import re
 import shutil

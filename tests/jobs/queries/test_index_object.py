@@ -35,10 +35,11 @@ def queries() -> np.ndarray:
     return vectors(9, seed=1)
 
 
-def test_an_index_says_how_it_answers(place: Path) -> None:
+def test_an_index_has_default_parameters(place: Path) -> None:
     with aggtree.open(place / "rows") as index:
         assert index.metric == "l2"
-        assert index.params == index.searcher.default_params
+        # Twice as many nodes as without re-ranking.
+        assert index.params == index.searcher.default_params.scaled(2)
         np.testing.assert_array_equal(
             index.search(queries(), 9).ids, index.search(queries(), 9, index.params).ids
         )

@@ -1,4 +1,4 @@
-"""Own ids are returned everywhere; ids that cannot be are told before anything is built."""
+"""Own ids are returned everywhere; invalid ids are refused before anything is built."""
 
 from pathlib import Path
 

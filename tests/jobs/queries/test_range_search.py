@@ -50,7 +50,7 @@ def exact(radius: float, mask: np.ndarray | None = None) -> list[list[tuple[floa
 def test_with_the_vectors_it_is_exact(
     place: Path, radius: float, share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Queries are asked again for more answers, and both ways of filters are gone.
+    # Queries are repeated for more answers, and both kinds of filters are used.
     monkeypatch.setattr(ranges, "FIRST_ANSWERS", 3)
     monkeypatch.setattr(nearest, "SCAN_ROWS", 50)
     mask = None if share is None else np.random.default_rng(0).random(ROWS) < share
@@ -68,7 +68,7 @@ def test_without_them_it_is_that_of_the_reconstructions(
 ) -> None:
     monkeypatch.setattr(ranges, "FIRST_ANSWERS", 5)
     with aggtree.open(place / "rows") as index:
-        every = index.search(queries(), ROWS, EVERYTHING)
+        every = index.search(queries(), ROWS, EVERYTHING, rerank=0)
         found = lists(index.range_search(queries(), radius, EVERYTHING))
         one = lists(index.range_search(queries()[3], radius, EVERYTHING))
     for i, pairs in enumerate(found):

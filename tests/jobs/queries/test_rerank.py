@@ -24,10 +24,10 @@ EVERYTHING = SearchParams.unlimited()
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from([np.uint8, np.int8, np.float32]),
+    st.sampled_from([np.uint8, np.int8, np.float32, np.float16]),
     st.sampled_from([np.uint8, np.float32, np.float64, np.int32]),
     st.integers(1, 40),
-    st.sampled_from([1, 7, 130]),
+    st.sampled_from([1, 7, 16, 130]),
     st.sampled_from([1, 4, 60]),
     st.integers(1, 3),
 )
@@ -84,7 +84,7 @@ def test_all_candidates_give_the_exact_answer(place: Path) -> None:
             np.testing.assert_array_equal(answer.ids, ids)
             np.testing.assert_array_equal(answer.distances, distances)
         # The exact best of 50 candidates are those of all candidates that were among the 50.
-        candidates = index.search(queries, 50).ids
+        candidates = index.search(queries, 50, index.params, rerank=0).ids
         few = index.search(queries, 10, rerank=50)
         one = index.search(queries[7], 10, rerank=50)
     expected = naive.rank_candidates(queries, vectors(), candidates, 10)
@@ -147,7 +147,7 @@ def test_floats_are_compared_exactly(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer.distances, [[d for d, _ in row] for row in expected], rtol=1e-6)
 
 
-def test_what_is_not_there_is_reported(place: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_reported(place: Path, tmp_path: Path) -> None:
     queries = vectors(2, seed=1)
     with aggtree.open(place / "index") as index, pytest.raises(ValueError, match="rerank 5: expected k"):
         index.search(queries, 10, rerank=5)

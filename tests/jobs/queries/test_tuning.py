@@ -1,4 +1,4 @@
-"""Tuning: what is promised is what a search finds; what was not measured is told."""
+"""Tuning: searches reach the measured recall; requests beyond the measurements are refused."""
 
 import json
 import statistics
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers.sizes import JIT, sized
 from helpers.small_builds import ROWS, SMALL, SMALL_ARGUMENTS, make_ids, vectors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from aggtree.storage.index.format import TUNING
 from aggtree.storage.index.tuning import point_from_json, point_to_json, read_tuning, write_tuning
 from aggtree.storage.sealed_json import read_sealed, write_sealed
 
-K = 5
+K, QUERIES = 5, sized(40, 12)
 BUDGET = {"threads": 2, "allowed": 2**30}
 
 
@@ -41,7 +42,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("tune")
     np.save(place / "base.npy", vectors())
-    np.save(place / "query.npy", vectors(40, seed=1))
+    np.save(place / "query.npy", vectors(QUERIES, seed=1))
     aggtree.build(place / "base.npy", place / "index", ids=make_ids(), workers=0, **SMALL)
     return place
 
@@ -53,7 +54,7 @@ def truth(queries: np.ndarray, k: int) -> np.ndarray:
 
 
 def test_a_search_finds_what_was_promised(place: Path) -> None:
-    queries = vectors(40, seed=1)
+    queries = vectors(QUERIES, seed=1)
     with aggtree.open(place / "index") as index, make_progress(False) as progress:
         with pytest.raises(ValueError, match=r"was not tuned; call aggtree\.tune or run `aggtree tune"):
             index.search(queries, K, recall=0.5)
@@ -61,7 +62,8 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
         np.testing.assert_array_equal(query_set.truth, make_ids()[truth(queries, K)])
         points = tune_opened(index, query_set, K, rerank=True, progress=progress)
         assert len(points) > 3 and points[-1].recall > 0.99
-        assert any(point.rerank == 0 for point in points) or points[0].rerank == K
+        if JIT:  # otherwise codes are so coarse that re-ranking more candidates is always better
+            assert any(point.rerank == 0 for point in points) or points[0].rerank == K
         for point in points:
             answer = index.search(queries, K, point.params, rerank=point.rerank)
             assert share_found(answer.ids, query_set.truth) == pytest.approx(point.recall, abs=1e-9)
@@ -88,7 +90,9 @@ def test_a_search_finds_what_was_promised(place: Path) -> None:
 
 def test_rows_of_the_index_are_asked_for_others(place: Path) -> None:
     with aggtree.open(place / "index") as index, make_progress(False) as progress:
-        query_set = sampled_queries(index, 30, K, seed=0, resources=Resources(progress=progress, **BUDGET))
+        query_set = sampled_queries(
+            index, QUERIES, K, seed=0, resources=Resources(progress=progress, **BUDGET)
+        )
         assert query_set.own is not None
         assert not (query_set.truth == query_set.own[:, None]).any()
         points = tune_job.measured_recalls(index, query_set, K, rerank=True)
@@ -150,8 +154,8 @@ def test_the_command(tmp_path: Path) -> None:
         return answer.output
 
     np.save(tmp_path / "base.npy", vectors())
-    np.save(tmp_path / "query.npy", vectors(40, seed=1))
-    np.save(tmp_path / "truth.npy", truth(vectors(40, seed=1), 10))
+    np.save(tmp_path / "query.npy", vectors(QUERIES, seed=1))
+    np.save(tmp_path / "truth.npy", truth(vectors(QUERIES, seed=1), 10))
     index = tmp_path / "i"
     run("build", tmp_path / "base.npy", index, "--workers", 0, *SMALL_ARGUMENTS)
     queries = ("--queries", tmp_path / "query.npy")

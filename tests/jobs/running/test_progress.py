@@ -1,4 +1,4 @@
-"""Who is told what a job does, when the user does not say."""
+"""The default listener of a job's progress."""
 
 import logging
 import sys

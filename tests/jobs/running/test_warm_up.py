@@ -21,7 +21,7 @@ FINGERPRINT = {"rows": 3000, "dimension": 12, "dtype": "uint8", "crc32c": "00000
 
 @pytest.fixture
 def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What children were told; none is started, and each succeeds."""
+    """The orders given to children; none is started, and each succeeds."""
     orders: list[str] = []
 
     def run(command: list[str], **options: Any) -> SimpleNamespace:

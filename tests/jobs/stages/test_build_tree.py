@@ -91,7 +91,7 @@ def few_open_files(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files as Linux tells them")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files by /proc")
 def test_more_runs_than_files_may_be_open(tmp_path: Path) -> None:
     words = (3,) * 4
     codes, ids = random_codes(words, 3000, 3), np.arange(3000, dtype=np.uint32)

@@ -150,7 +150,7 @@ CASES: dict[str, Callable[[Path, Path], None]] = KILLS | {
 
 
 def in_child(case: Callable[[Path, Path], None], source: Path, index: Path) -> str:
-    """What the case ended with: an error as the command line would tell it, or ""."""
+    """The error of the case, as the command line would print it, or ""."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -102,7 +102,7 @@ class Stress:
                     answers.add(call(opened))
 
     def ask(self, shared: Index, seed: int, calls: int, closing: int) -> Counter[str]:
-        """One thread of a round: calls, with refreshes among them; it closes the index before call `closing`."""
+        """One thread of a round: calls and refreshes; it closes the index before call number `closing`."""
         random, found = np.random.default_rng(seed), Counter[str]()
         for number in range(calls):
             if number == closing:

@@ -1,4 +1,4 @@
-"""Primitives of innermost loops that numba's own vectorizer does not make fast.
+"""Primitives of innermost loops that numba's vectorizer does not optimize well.
 
 `score_row` sums 16-bit rows and keeps running minima beside the sums, `add_squares` sums words without
 storing the sum.

@@ -1,4 +1,4 @@
-"""The primitive of products: rows times words, many times faster than what numba's vectorizer makes.
+"""The primitive of products: rows times words, many times faster than the code of numba's vectorizer.
 
 `multiply_tile` keeps a tile of 6 rows x 16 words in registers. Multiply-add is the exact `fma`, dimension
 after dimension, so a result never depends on the block it is computed in.

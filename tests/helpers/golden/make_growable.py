@@ -1,6 +1,6 @@
 """Makes tests/data/growable-<version>: an index that an older release built of rows, to be grown today.
 
-    python -m helpers.make_growable 3 DIRECTORY        (in tests/, with the older release on PYTHONPATH)
+    python -m helpers.golden.make_growable 3 DIRECTORY     (in tests/, the older release on PYTHONPATH)
 
 Uses nothing but the public API, so that it runs with every release. Those in tests/data are of commit
 31d9f00.

@@ -113,13 +113,13 @@ def _add_planes(code: Code, sums: Value, planes: Sequence[Value], tables: Pointe
 
 
 def _within(sums: Value, most: Value) -> Value:
-    """Bit i states whether sum i is at most so much."""
+    """Bit i states whether sum i is at most a limit."""
     return sums.unsigned_at_most(most.splat(_BYTES)).bits_as(INT64)
 
 
 @primitive(emulation.sieve_64_of_nine)
 def sieve_64_of_nine(code: Code, records: Array, place: Int64, tables: Array, most: UInt8) -> UInt64:
-    """What `sieve_64` finds for records of 9 bytes, all of which count; nothing behind them is read."""
+    """`sieve_64` for records of 9 bytes, all of which count; nothing behind them is read."""
     if not CAN_SIEVE:
         return code.constant(-1, INT64)
     planes = _nine_planes(code, records + place)

@@ -1,6 +1,6 @@
 """Makes tests/data/format-<version>: an index of the present format, kept to be read by all later releases.
 
-    python -m helpers.make_golden 3        (in tests/)
+    python -m helpers.golden.make_golden 3        (in tests/)
 
 Run once when the format's version is raised, never to make a failing test pass.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from aggtree.engine.params import SearchParams, TreeParams
+from aggtree.engine.transform import Transform
 from aggtree.storage.index.reader import open_index
 from helpers.places import TESTS
 from helpers.small_index import Sample, add_segment, make_index, make_sample
@@ -39,15 +40,22 @@ def golden_codes(version: int) -> np.ndarray:
     return np.concatenate([make_sample(400).codes, *([segment().codes] if version == 3 else [])])
 
 
+def golden_transform() -> Transform:
+    """What was done to the vectors of version 5."""
+    return Transform(mean=np.array([0.5, -0.25, 1, 0, 2]), exponent=-1, reach=6, limit=6)
+
+
 def segment() -> Sample:
     """More rows with the same dictionaries."""
     return replace(make_sample(400), codes=make_sample(150, seed=2).codes)
 
 
 def make(index: Path, version: int) -> None:
-    """The index of a version; version 4 has its leaves in planes."""
-    planes = TreeParams(planes=True) if version == 4 else None
-    make_index(index, make_sample(400, params=planes), name="golden", ids=golden_ids(version))
+    """The index of a version; version 4 has its leaves in planes, version 5 vectors that were transformed."""
+    sample = make_sample(400, params=TreeParams(planes=True) if version == 4 else None)
+    if version == 5:
+        sample = replace(sample, dictionaries=replace(sample.dictionaries, transform=golden_transform()))
+    make_index(index, sample, name="golden", ids=golden_ids(version))
     if version == 3:
         add_segment(index, segment(), deleted=DELETED)
 

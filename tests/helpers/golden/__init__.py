@@ -1,0 +1,1 @@
+"""Programs that write the indexes of older formats in tests/data."""

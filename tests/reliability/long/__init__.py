@@ -1,0 +1,1 @@
+"""Long tests that count: one module each, with `run` and `met`."""
