@@ -12,6 +12,12 @@ from aggtree.engine.simd.instructions.rows import (
     sum_products,
     sum_squares,
 )
+from aggtree.engine.simd.instructions.short_scores import (
+    collect_keys,
+    copy_path,
+    rank_of_key,
+    score_short_paths,
+)
 from aggtree.engine.simd.instructions.sieve import sieve_64, sieve_64_of_nine
 from aggtree.engine.simd.instructions.vectors import (
     add_squares,
@@ -39,6 +45,37 @@ def call_score_row(
     lane: Any,
 ) -> Any:
     return score_row(table, offsets, count, own, first, base, words, scores, place, minima, lane)
+
+
+@kernel
+def call_score_short_paths(
+    table: Any,
+    first: Any,
+    paths: Any,
+    path: Any,
+    count: Any,
+    own: Any,
+    column: Any,
+    base: Any,
+    live: Any,
+    scores: Any,
+) -> Any:
+    return score_short_paths(table, first, paths, path, count, own, column, base, live, scores)
+
+
+@kernel
+def call_collect_keys(scores: Any, live: Any, limit: Any, least: Any, keys: Any) -> Any:
+    return collect_keys(scores, live, limit, least, keys)
+
+
+@kernel
+def call_rank_of_key(keys: Any, count: Any, key: Any) -> Any:
+    return rank_of_key(keys, count, key)
+
+
+@kernel
+def call_copy_path(paths: Any, source: Any, target: Any) -> Any:
+    return copy_path(paths, source, target)
 
 
 @kernel
@@ -147,6 +184,10 @@ CALLS = {
     "bfloat16_value": call_bfloat16_value,
     "scan_block": call_scan_block,
     "score_row": call_score_row,
+    "score_short_paths": call_score_short_paths,
+    "collect_keys": call_collect_keys,
+    "rank_of_key": call_rank_of_key,
+    "copy_path": call_copy_path,
     "row_minima": call_row_minima,
     "count_at_most": call_count_at_most,
     "lanes_at_most": call_lanes_at_most,

@@ -53,6 +53,37 @@ def test_every_emulation_is_compared() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("live", [1, 3, 64])
+def test_score_short_paths(count: int, live: int) -> None:
+    random = np.random.default_rng(count)
+    table, own = integers(random, np.int16, 21 * LANES), integers(random, np.int32, 3 * LANES)
+    paths = random.integers(0, 20, (live + 2) * LANES).astype(np.uint8)
+    base, scores = integers(random, np.int32, live), np.zeros((live + 1) * LANES, np.int32)
+    check("score_short_paths", (table, LANES, paths, 2 * LANES, count, own, 7, base, live, scores))
+
+
+@pytest.mark.parametrize("live", [1, 3, 64])
+@pytest.mark.parametrize("limit", [-95, -60, 0, 5_000_000, 2**30])
+def test_collect_keys(live: int, limit: int) -> None:
+    random = np.random.default_rng(live)
+    scores, keys = integers(random, np.int32, live * LANES), np.zeros((live + 1) * LANES, np.int32)
+    scores[random.integers(0, len(scores), 4)] = 4_000_000
+    least = int(scores.min())
+    compiled, plain = keys.copy(), keys.copy()
+    found = CALLS["collect_keys"](scores, live, limit, least, compiled)
+    assert found == emulation.collect_keys(scores, live, limit, least, plain)
+    np.testing.assert_array_equal(compiled[: found + LANES], plain[: found + LANES])
+
+
+def test_rank_of_key_and_copy_path() -> None:
+    random = np.random.default_rng(0)
+    keys = integers(random, np.int32, 3 * LANES)
+    for key in (-91, 0, int(keys[5]), 90):
+        check("rank_of_key", (keys, 2 * LANES, key))
+    check("copy_path", (random.integers(0, 256, 5 * LANES).astype(np.uint8), LANES, 3 * LANES))
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
 @pytest.mark.parametrize("words", [CHUNK, 3 * CHUNK])
 def test_score_row(count: int, words: int) -> None:
     random = np.random.default_rng(count)
