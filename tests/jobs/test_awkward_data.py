@@ -137,7 +137,7 @@ def test_an_index_of_moved_and_scaled_rows_grows(tmp_path: Path, options: dict[s
         made = index.reconstruct(np.arange(ROWS)).astype(np.float64)
         apart = ((made - rows) ** 2).sum(axis=1).mean()
         assert apart < 0.5 * ((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()
-        ids, distances = index.search(queries, 5, SearchParams.unlimited())
+        ids, distances = index.search(queries, 5, SearchParams.unlimited(), rerank=0)
         exact = ((queries[:, None].astype(np.float64) - made[ids]) ** 2).sum(axis=2)
         np.testing.assert_allclose(distances, exact, rtol=0.1, atol=0.02 * exact.max())
         inside = index.range_search(queries, float(np.sqrt(distances[0, 4])) * 1.0001)
@@ -158,7 +158,7 @@ def test_other_metrics_of_moved_rows_return_their_distances(tmp_path: Path, metr
     rows, queries = data[:ROWS], data[ROWS:]
     aggtree.build(rows, tmp_path / "index", metric=metric, workers=0, progress=False, **RECORDS)
     with aggtree.open(tmp_path / "index", rows) as index:
-        ids, distances = index.search(queries, 5, SearchParams.unlimited())
+        ids, distances = index.search(queries, 5, SearchParams.unlimited(), rerank=0)
         made = index.reconstruct(ids.ravel()).reshape(*ids.shape, DIMENSION).astype(np.float64)
         exact = index.search(queries, 5, SearchParams.unlimited(), rerank=50).distances
     products = np.einsum("qd,qkd->qk", queries.astype(np.float64), made)
