@@ -2,8 +2,8 @@
 
     python -m bench build_time --data DIR [--sets glove200k,photosift500k] [--turns 2] [--before AGGTREE]
 
-DIR holds PREFIX_base of each set. All use two threads, in alternating turns; kernels are compiled before. Ours
-is the command `aggtree build` as users run it, from its start to its end; for Faiss only `train` and `add`
+DIR holds PREFIX_base of each set. All use two threads, in alternating turns, with compiled kernels. Ours is
+the command `aggtree build` as users run it, from its start to its end; for Faiss only `train` and `add`
 count. `--before` names the `aggtree` command of another version, which builds with its defaults too. Besides
 the wall time, which other work on the machine disturbs, processor seconds of all threads are recorded.
 """
