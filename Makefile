@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads readers invariance reliability lint format docs numbers clean
+.PHONY: help demo test coverage test-slow test-scale torture faults damage fuzz forgeries threads stores clusters budgets readers invariance reliability lint format docs numbers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -50,7 +50,7 @@ LONG = cd tests && PYTHONPATH=.. ../$(BIN)/python -m reliability $(if $(WORK),--
 torture: $(VENV)/installed  ## builds killed 200 times at random and resumed, bytes compared
 	$(LONG) kills
 
-faults: $(VENV)/installed  ## a full and a failing disk at every single operation of a build
+faults: $(VENV)/installed  ## a full and a failing disk, and SIGTERM, at every single operation of a build
 	$(LONG) faults
 
 damage: $(VENV)/installed  ## indexes cut at every 4 KiB and 2,400 bits of them changed
@@ -65,13 +65,22 @@ forgeries: $(VENV)/installed  ## 5,400 indexes forged under checksums that match
 threads: $(VENV)/installed  ## 1,000,000 answers to 16 threads that share an index, refresh and close it
 	$(LONG) threads
 
+stores: $(VENV)/installed  ## an object store that answers 500, 503, nothing, or half, at every fifth request
+	$(LONG) stores
+
+clusters: $(VENV)/installed  ## Dask workers and schedulers frozen, killed, restarted, shared and too small
+	$(LONG) clusters
+
+budgets: $(VENV)/installed  ## builds of long vectors and of many or wide dictionaries with the smallest budgets
+	$(LONG) budgets
+
 readers: $(VENV)/installed  ## 8 processes searching for a minute while the index is rebuilt 20 times
 	$(LONG) readers
 
 invariance: $(VENV)/installed  ## 300 cases of each change of data that must not change recall
 	$(LONG) invariance
 
-reliability: torture faults damage fuzz forgeries threads readers invariance  ## all of the above that count
+reliability: torture faults damage fuzz forgeries threads stores clusters budgets readers invariance  ## all of the above that count
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -215,6 +216,20 @@ def remove_temporaries(directory: Path) -> None:
             for name in files:
                 if name.endswith(TEMPORARY):
                     disk.remove_file(Path(parent, name))
+
+
+def read_file(path: Path, most: int = -1) -> bytes:
+    """The bytes of a file, at most `most`; DiskError if it cannot be read, or is a pipe or a device."""
+    with explained(path):
+        # Without O_NONBLOCK opening a named pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DiskError(f"{path}: not a file")
+        with explained(path), os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:

@@ -6,6 +6,7 @@ everything else is final. fsspec is imported where it is used: a process that on
 loads it.
 """
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,15 +81,27 @@ def _final_words(error: Exception) -> str:
     text = _text(error)
     if isinstance(error, ImportError):
         return f"URLs of this kind need more packages ({text}): pip install 'aggtree[s3]'"
-    if type(error).__name__ in _CREDENTIALS:
-        return f"no credentials ({text}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+    if words := _credential_words(error, text):
+        return words
     if isinstance(error, FileNotFoundError):
         what = "bucket" if "bucket does not exist" in text else "object"
         return f"no such {what}: check the URL"
-    if isinstance(error, PermissionError):
-        return f"access denied ({text}): check the URL and the rights of these credentials"
     if isinstance(error, ValueError) and "rotocol" in text:
         return f"not a URL that fsspec knows ({text}): check its scheme"
+    return ""
+
+
+def _credential_words(error: Exception, text: str) -> str:
+    """What is wrong with the credentials; "" for nothing."""
+    if type(error).__name__ in _CREDENTIALS:
+        return f"no credentials ({text}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+    if "expired" in text.lower():
+        return f"the credentials have expired ({text}): renew them and run the same command again"
+    if isinstance(error, PermissionError):
+        return f"access denied ({text}): check the URL and the rights of these credentials"
+    if isinstance(error, OSError) and error.errno == errno.EINVAL:
+        # Answers without a body, such as to HEAD, do not say more.
+        return f"the store refuses the request ({text}): check the URL and whether the credentials are valid"
     return ""
 
 

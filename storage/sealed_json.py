@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aggtree.storage.atomic import Json, canonical, explained, write_bytes
+from aggtree.storage.atomic import Json, canonical, read_file, write_bytes
 from aggtree.storage.checksums import crc32c
 from aggtree.storage.errors import IndexFormatError
 
@@ -56,8 +56,7 @@ def read_beside(path: Path, kind: tuple[str, int], build: str, remedy: str) -> d
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """Read and check a sealed record; DiskError when it cannot be read."""
-    with explained(path), path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
+    data = read_file(path, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise IndexFormatError(f"{path}: larger than {MAX_BYTES:,} bytes, not a record written by aggtree")
     return unseal(data, str(path))

@@ -204,6 +204,18 @@ def distance_tables(queries, rows, start):
     return start + queries @ rows, (queries.astype(np.float64) ** 2).sum(axis=1)
 
 
+def byte_tables(queries, columns, start):
+    """start + q·w for the columns w of (d, n), of both rounded to bytes in a unit of each."""
+    largest = np.abs(columns).max(axis=0)
+    units = np.where(largest > 0, largest, 1).astype(np.float32) / 127
+    words = np.rint(columns / units)
+    tables = []
+    for query in queries:
+        values, unit = query_bytes(query)
+        tables.append(start + np.float32(unit) * units * (values.astype(np.float64) @ words))
+    return np.array(tables, np.float32), (queries.astype(np.float64) ** 2).sum(axis=1)
+
+
 def rank_of(distance):
     """Bits of a float32 that is not negative."""
     return int(np.float32(max(distance, 0)).view(np.int32))

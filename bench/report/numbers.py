@@ -16,6 +16,7 @@ from bench import record
 from bench.report import (
     algorithm_report,
     build_time_report,
+    compilation_report,
     embeddings_report,
     paper_figures,
     paper_report,
@@ -150,6 +151,7 @@ def make() -> Output:
     output.page(explanation / "scale.md", scale_report.parts(output))
     output.page(explanation / "embeddings.md", embeddings_report.parts())
     output.page(explanation / "memory.md", {"projected": scale_report.memory_table()})
+    output.page(ROOT / "docs" / "how-to" / "deploy.md", {"compilation": compilation_report.part()})
     return output
 
 

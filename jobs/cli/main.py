@@ -29,7 +29,7 @@ class Terminated(BaseException):
     """SIGTERM: unwinds like Ctrl-C, so that workers are closed and temporary files removed."""
 
 
-def _terminate(_number: int, _frame: object) -> NoReturn:
+def terminate(_number: int, _frame: object) -> NoReturn:
     raise Terminated
 
 
@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point: run the command; every error is one line and an exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     wants_traceback = "--traceback" in arguments or bool(os.environ.get("AGGTREE_TRACEBACK"))
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     try:
         code = cli.main(arguments, prog_name="aggtree", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

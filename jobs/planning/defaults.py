@@ -20,7 +20,7 @@ SHARDS_WANTED = 16
 LEAST_BYTES, MOST_BYTES = 2, 128
 """Of a code that is chosen by its bytes."""
 EMBEDDING_ROWS = 4096
-"""Fewer rows than these are told apart by any code, and re-ranked in large part."""
+"""Any code distinguishes fewer rows than these, and a large part of them is re-ranked."""
 SHORT_STAGE = 16
 """Short dictionaries of a stage: four stages have the error of one beam over 64 dictionaries."""
 SHORT_TRAIN_ROWS = 65_536

@@ -61,6 +61,14 @@ class Plan:
         """The largest projection of a stage, or that of compiling the kernels."""
         return max(costs.COMPILE_BYTES, *(stage.projected for stage in self.stages))
 
+    @property
+    def worker_bytes(self) -> int:
+        """Memory of one worker process at work; of this process if there are no others."""
+        if self.mode == "process":
+            return self.projected
+        others = (stage.projected for stage in self.stages if stage.name in ("encode", "sort", "build"))
+        return (max(others) - costs.DRIVER_BYTES - costs.CLUSTER_BYTES) // self.workers
+
     def stage(self, name: StageName) -> StagePlan:
         return next(stage for stage in self.stages if stage.name == name)
 

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from aggtree.jobs.running.executors import DaskExecutor
+from aggtree.jobs.running.memory import format_size
 from aggtree.jobs.running.tasks import describe, differing_versions, process_name, versions
 from aggtree.storage.atomic import TEMPORARY, remove_file, write_bytes
 from aggtree.storage.errors import JobError
 from aggtree.storage.index.code_store import CodeStore
 from aggtree.storage.sources.base import VectorSource, open_source
+
+DASK_SHARE = 0.8
+"""Of its memory limit, beyond which Dask pauses a worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,20 @@ def check_workers(executor: DaskExecutor, source: VectorSource | None, index: Pa
         complaint = worker_problem(found)
         if complaint:
             raise JobError(f"worker {address} ({found.worker}) {complaint}")
+
+
+def check_worker_memory(client: Any, needed: int) -> None:
+    """JobError names a worker whose memory limit is too low for its tasks: Dask would pause or kill it.
+
+    needed : bytes of a worker at work, as planned.
+    """
+    for address, worker in client.scheduler_info(n_workers=-1)["workers"].items():
+        limit = int(worker.get("memory_limit") or 0)
+        if limit and DASK_SHARE * limit < needed:
+            raise JobError(
+                f"worker {address} has a memory limit of {format_size(limit)}, of which Dask lets it use "
+                f"{DASK_SHARE:.0%}, and needs {format_size(needed)}: start it with a higher --memory-limit"
+            )
 
 
 def worker_problem(found: Probe) -> str:

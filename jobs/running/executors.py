@@ -14,7 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Self
 
@@ -194,13 +194,15 @@ class DaskExecutor(Executor):
 
         waiting = list(reversed(tasks))
         running: dict[Any, Task] = {}
-        self.client.subscribe_topic(topic, hear)
+        with self._connected():
+            self.client.subscribe_topic(topic, hear)
         try:
             while waiting or running:
                 room = 2 * max(1, self.workers)  # one running and one waiting for each worker
                 while waiting and len(running) < room:
                     task = waiting.pop()
-                    future = self.client.submit(run_remote_task, function, task, ours, topic, pure=False)
+                    with self._connected():
+                        future = self.client.submit(run_remote_task, function, task, ours, topic, pure=False)
                     running[future] = task
                 for future in self._finished(running):
                     task = running.pop(future)
@@ -212,24 +214,49 @@ class DaskExecutor(Executor):
                     ledger.finish(task)
                     yield task, future.result()
         finally:
-            self.client.unsubscribe_topic(topic)
-            self.client.cancel(list(running))
+            with suppress(Exception):  # a scheduler that is gone needs neither
+                self.client.unsubscribe_topic(topic)
+                self.client.cancel(list(running))
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """JobError if the scheduler is lost inside the block: all that was in flight is gone with it."""
+        try:
+            yield
+        except (CancelledError, OSError) as error:
+            raise JobError(self._lost()) from error
+
+    def _lost(self) -> str:
+        remedy = "when it is there again, and has workers, run the same command again"
+        return f"scheduler {self.client.scheduler.address}: the connection was lost; {remedy}"
 
     def _finished(self, running: dict[Any, Task]) -> list[Any]:
-        """Wait for finished futures; JobError if the cluster stays without workers."""
+        """Wait for finished futures; an error when the cluster stays without workers that run."""
         from distributed import wait as wait_for
 
         alone_since = time.monotonic()
         while True:
-            try:
-                with self.client.as_current():
-                    return list(wait_for(list(running), timeout=5, return_when="FIRST_COMPLETED").done)
-            except TimeoutError:
-                if self.client.nthreads():
-                    alone_since = time.monotonic()
-                elif time.monotonic() - alone_since > PATIENCE_SECONDS:
-                    remedy = "start workers and run the same command again"
-                    raise JobError(f"no worker for {PATIENCE_SECONDS:.0f} s: {remedy}") from None
+            with self._connected():
+                try:
+                    with self.client.as_current():
+                        done = list(wait_for(list(running), timeout=5, return_when="FIRST_COMPLETED").done)
+                except TimeoutError:
+                    done = []
+                if any(future.status == "cancelled" for future in done):
+                    raise JobError(self._lost())
+                if done:
+                    return done
+                workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+            if any(worker["status"] == "running" for worker in workers):
+                alone_since = time.monotonic()
+            elif time.monotonic() - alone_since > PATIENCE_SECONDS:
+                what = (
+                    "no worker"
+                    if not workers
+                    else "Dask has paused all workers, which have too little memory,"
+                )
+                remedy = "start workers and run the same command again"
+                raise JobError(f"{what} for {PATIENCE_SECONDS:.0f} s: {remedy}")
 
     def close(self) -> None:
         with postponed_signals():
@@ -373,6 +400,18 @@ def _dashboard(client: Any) -> str:
     return ""
 
 
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Let errors of a connection come to the user as one line, and not as Dask's tracebacks too."""
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def existing_cluster(address: str) -> DaskExecutor:
     """The workers of a running Dask scheduler, by its address such as `tcp://host:8786`."""
     from distributed import Client
@@ -381,6 +420,7 @@ def existing_cluster(address: str) -> DaskExecutor:
     with ExitStack() as failing:
         failing.push(stack)
         loop = stack.enter_context(event_loop())
+        stack.enter_context(quiet_logs())
         try:
             client = Client(address, timeout=CONNECT_SECONDS, loop=loop, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:

@@ -138,7 +138,7 @@ class JobRun:
         """The stages with progress, memory meter, and workers started on first use."""
         from aggtree.engine.simd.compile_notice import notice_shown_by
         from aggtree.jobs.planning.disk_space import check_room
-        from aggtree.jobs.running.checks import check_scheduler, check_workers
+        from aggtree.jobs.running.checks import check_scheduler, check_worker_memory, check_workers
         from aggtree.jobs.running.stage_runner import StageRunner
         from aggtree.jobs.running.warm_up import compile_kernels
         from aggtree.jobs.stages.code_location import open_codes
@@ -150,6 +150,7 @@ class JobRun:
         check_room(job, self.plan)
         if self.cluster is not None:
             check_scheduler(self.cluster.client)
+            check_worker_memory(self.cluster.client, self.plan.worker_bytes)
             check_workers(self.cluster, inputs.source, job.index, job.codes)
         with (
             make_progress(self.options.progress) as progress,

@@ -38,6 +38,8 @@ from aggtree.storage.sources.base import VectorSource
 
 CHECKPOINT = "trainer"
 BATCHES_DONE = "job_batches_done"
+TRANSFORMS = {"job_transforms": np.ones(1, np.int64)}
+"""In checkpoints of rows that were transformed; those of releases that did not transform rows have none."""
 CHECKPOINT_ROUNDS = 5  # of annealing the first batch
 SAMPLE_VALUES = 1 << 20
 """Numbers in the rows that give the transform."""
@@ -92,7 +94,8 @@ def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, prog
     rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words, spread=spread)
     state = load_state(job.checkpoint) if job.checkpoint.exists() else {}
     with single_threaded_blas(), thread_map(threads) as mapper:
-        transform = _learned_transform(source, job, ahead)
+        known = not state or TRANSFORMS.keys() <= state.keys()
+        transform = _learned_transform(source, job, ahead) if known else Transform()
         run = _Training(source, job, rows, ahead, mapper, progress, transform)
         if BATCHES_DONE in state:
             trainer, done = trainer_from_state(state), int(state[BATCHES_DONE][0])
@@ -194,7 +197,7 @@ class _Training:
                 trainer.add(rows, map=self.map)
                 self.progress.advance(len(rows))
             trainer.end_pass()
-            save_state(self.job.checkpoint, trainer.state())
+            save_state(self.job.checkpoint, trainer.state() | TRANSFORMS)
         self.advance_to(self.first_work)
         return trainer.words
 
@@ -202,7 +205,8 @@ class _Training:
         """Train on the batches that are left; `first` is a first dictionary learned before."""
 
         def save() -> None:
-            save_state(self.job.checkpoint, trainer.state() | {BATCHES_DONE: np.asarray([done], np.int64)})
+            progress = {BATCHES_DONE: np.asarray([done], np.int64)}
+            save_state(self.job.checkpoint, trainer.state() | progress | TRANSFORMS)
 
         def after_round(number: int, _: float) -> None:
             if number % CHECKPOINT_ROUNDS == 0:

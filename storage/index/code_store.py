@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.storage.atomic import Json, canonical, explained, make_directory, write_bytes
+from aggtree.storage.atomic import Json, canonical, make_directory, read_file, write_bytes
 from aggtree.storage.checksums import BlockChecksums, from_hex, to_hex
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.file_record import FileRecord
@@ -319,8 +319,7 @@ class LocalFiles:
         write_bytes(path, data)
 
     def get(self, key: str) -> bytes:
-        with explained(self.directory / key):
-            return (self.directory / key).read_bytes()
+        return read_file(self.directory / key)
 
     def sizes(self, keys: list[str]) -> dict[str, int]:
         paths = {key: self.directory / key for key in keys}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.instructions.byte_products import score_bytes
+from aggtree.engine.simd.instructions.byte_products import multiply_bytes, score_bytes
 from aggtree.engine.simd.instructions.planes import scan_block
 from aggtree.engine.simd.instructions.products import multiply_tile
 from aggtree.engine.simd.instructions.rows import (
@@ -169,7 +169,15 @@ def call_bfloat16_value(bits: Any) -> Any:
     return bfloat16_value(bits)
 
 
+@kernel
+def call_multiply_bytes(
+    row: Any, row_sum: Any, quads: Any, panel: Any, units: Any, unit: Any, start: Any, out: Any
+) -> Any:
+    return multiply_bytes(row, row_sum, quads, panel, units, unit, start, out)
+
+
 CALLS = {
+    "multiply_bytes": call_multiply_bytes,
     "sum_products": call_sum_products,
     "sum_squares": call_sum_squares,
     "float16_value": call_float16_value,

@@ -1,8 +1,6 @@
 """Run one of the long tests, or all of them.
 
-    python -m reliability NAME [--work DIR] [--seed N]
-
-NAME is kills, faults, damage, fuzz, readers, forgeries, threads, invariance or all.
+    python -m reliability NAME|all [--work DIR] [--seed N]        (NAME: see NAMES)
 
 Started in tests/ with the repository's root on PYTHONPATH, as `make reliability` does. Prints one line of
 counts for each, appends it to bench/results/reliability.jsonl and to the page on reliability, and ends with
@@ -19,7 +17,19 @@ from pathlib import Path
 from bench import record
 from reliability import page
 
-NAMES = ("kills", "faults", "damage", "fuzz", "readers", "forgeries", "threads", "invariance")
+NAMES = (
+    "kills",
+    "faults",
+    "damage",
+    "fuzz",
+    "readers",
+    "forgeries",
+    "threads",
+    "stores",
+    "clusters",
+    "budgets",
+    "invariance",
+)
 
 
 def run(name: str, work: Path | None, seed: int) -> bool:

@@ -13,7 +13,11 @@ BARS = {
         "make torture",
         "≥ 200 kills, 0 differences",
     ),
-    "faults": ("ENOSPC and EIO at every operation of a build", "make faults", "0 lost or half-visible"),
+    "faults": (
+        "ENOSPC, EIO and SIGTERM at every operation of a build",
+        "make faults",
+        "0 lost or half-visible",
+    ),
     "damage": (
         "cuts at every 4 KiB and random bit flips",
         "make damage",
@@ -29,6 +33,21 @@ BARS = {
         "16 threads that share one index",
         "make threads",
         "≥ 1,000,000 answers, 0 wrong, 0 other errors",
+    ),
+    "stores": (
+        "an object store that fails, in every stage",
+        "make stores",
+        "≥ 100 faults; same bytes, or one line and a command that continues",
+    ),
+    "clusters": (
+        "Dask workers and schedulers frozen, killed, restarted, shared, too small",
+        "make clusters",
+        "≥ 30 faults; same bytes, or one line and a command that continues",
+    ),
+    "budgets": (
+        "the smallest budget for vectors of 1,536 and 960 floats, 32 dictionaries, a wide first one",
+        "make budgets",
+        "every stage within its projection, the largest at least 75 % of it",
     ),
     "readers": (
         "readers while the index is rebuilt",

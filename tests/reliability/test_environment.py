@@ -16,10 +16,11 @@ import pytest
 from helpers.places import program
 from helpers.small_builds import SMALL, SMALL_ARGUMENTS, contents, vectors
 
+import aggtree
 from aggtree.jobs.build import build
 from aggtree.jobs.cli.main import main
 from aggtree.jobs.planning import plan
-from aggtree.storage.index.format import REPORT
+from aggtree.storage.index.format import MANIFEST, REPORT
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.verify.index import verify_index
 from aggtree.storage.work.job_record import JobRecord
@@ -42,6 +43,7 @@ def odd() -> Iterator[tuple[Path, dict[str, str]]]:
     ("case", "words"),
     [
         ("few_files", ""),
+        ("few_files_to_search", ""),
         ("too_few_files", "too many open files"),
         ("too_little_memory", "memory"),
         ("clock_going_backwards", ""),
@@ -104,6 +106,58 @@ def test_an_index_behind_a_link(source: Path, reference: Path, tmp_path: Path) -
     assert contents(tmp_path / "disk") == contents(reference)
     assert (tmp_path / "index").is_symlink()
     assert verify_index(tmp_path / "index", deep=True) == []
+
+
+@pytest.mark.parametrize("tool", ["cp", "tar", "rsync"])
+def test_a_copy_elsewhere_is_the_index(source: Path, reference: Path, tmp_path: Path, tool: str) -> None:
+    """Copied, with times or without, by whatever program: opened, re-ranked, grown, merged."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"no {tool} here")
+    old, new = tmp_path / "old" / "index", tmp_path / "new" / "index"
+    new.parent.mkdir()
+    build(source, old, workers=0, **SMALL)
+    commands = {
+        "cp": f"cp -r '{old}' '{new}'",
+        "tar": f"tar -C '{old.parent}' -cf - index | tar -C '{new.parent}' -xf -",
+        "rsync": f"rsync -a '{old}/' '{new}'",
+    }
+    subprocess.run(commands[tool], shell=True, check=True)
+    shutil.rmtree(old)
+    assert contents(new) == contents(reference)
+    assert build(source, new, workers=0, **SMALL).already_built
+    with aggtree.open(new) as index:
+        assert index.search(vectors()[:9], 1, rerank=50).distances.max() == 0
+    aggtree.append(new, vectors(200, seed=3), workers=0)
+    aggtree.delete(new, [0, 3100])
+    aggtree.compact(new, workers=0)
+    assert verify_index(new, deep=True) == []
+
+
+def test_commits_of_a_clock_that_was_set_back_a_year(reference: Path, tmp_path: Path) -> None:
+    """A newer commit is told from the one before by more than its time."""
+    index, year = Path(shutil.copytree(reference, tmp_path / "i")), 365 * 86_400
+    with aggtree.open(index) as opened:
+        for rows in ([1, 2], [3]):
+            before = (index / MANIFEST).stat().st_mtime
+            aggtree.delete(index, rows)
+            os.utime(index / MANIFEST, (before - year, before - year))
+            assert opened.refresh() and not opened.refresh()
+        assert len(opened) == len(vectors()) - 3
+
+
+@pytest.mark.slow
+def test_ten_million_equal_vectors(tmp_path: Path) -> None:
+    """One code, one node with all leaves: cut into partitions, verified, and searched in bounded time."""
+    rows = 10_000_000
+    array = np.lib.format.open_memmap(tmp_path / "base.npy", "w+", np.uint8, (rows, 4))
+    array[:] = (1, 2, 3, 4)
+    array.flush()
+    result = build(tmp_path / "base.npy", tmp_path / "i", words=(16, 16), beam=1, memory="1GiB")
+    assert result.rows == rows and result.peak <= result.allowed
+    assert verify_index(tmp_path / "i") == []
+    with aggtree.open(tmp_path / "i") as index:
+        ids, distances = index.search(np.array([1, 2, 3, 4]), 10)
+        assert ids.tolist() == [list(range(10))] and distances.max() < 1e-3
 
 
 def test_a_worker_killed_as_the_system_does_when_memory_runs_out(

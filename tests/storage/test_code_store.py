@@ -1,6 +1,7 @@
 """Codes in zarr shards: readable by plain zarr, written whole, damage located."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -211,3 +212,18 @@ def test_arbitrary_metadata_are_refused(tmp_path_factory, data):
     (path / "zarr.json").write_bytes(data)
     with pytest.raises(AggtreeError):
         CodeStore.open(path)
+
+
+@pytest.mark.parametrize("odd", ["pipe", "directory", "device"])
+def test_what_is_no_file_is_refused_at_once(tmp_path, odd):
+    """Opening a pipe would wait for its writer, and a device may have no end."""
+    create_code_store(tmp_path / "s", 500, 3, 200, 100)
+    (tmp_path / "s" / "zarr.json").unlink()
+    if odd == "pipe":
+        os.mkfifo(tmp_path / "s" / "zarr.json")
+    elif odd == "directory":
+        (tmp_path / "s" / "zarr.json").mkdir()
+    else:
+        (tmp_path / "s" / "zarr.json").symlink_to("/dev/zero")
+    with pytest.raises(DiskError, match=r"zarr\.json: not a file"):
+        CodeStore.open(tmp_path / "s")

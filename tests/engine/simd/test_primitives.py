@@ -11,7 +11,7 @@ from helpers.sizes import needs_jit
 
 from aggtree.engine.scan.scratch import sieve_index
 from aggtree.engine.simd import emulation
-from aggtree.engine.simd.instructions.byte_products import QUAD, VECTORS
+from aggtree.engine.simd.instructions.byte_products import PANEL, QUAD, VECTORS
 from aggtree.engine.simd.instructions.planes import (
     BLOCK_LEAVES,
     LARGEST_ENTRY,
@@ -160,6 +160,16 @@ def test_score_bytes(dimension: int, vectors: int) -> None:
     scalars = (np.float32(1000), np.float32(-0.5), np.float32(0.25))
     total = np.int32(row.sum(dtype=int))
     check("score_bytes", (row, total, quads, LANES, vectors, offsets, *scalars, ranks, 3))
+
+
+@pytest.mark.parametrize("dimension", [4, 12, 100])
+def test_multiply_bytes(dimension: int) -> None:
+    random = np.random.default_rng(dimension)
+    row = integers(random, np.int8, dimension, most=127)
+    quads = random.integers(1, 256, (3, dimension // QUAD, PANEL, QUAD)).astype(np.uint8)
+    units, start = (integers(random, np.float32, 3 * PANEL) for _ in range(2))
+    total, out = np.int32(row.sum(dtype=int)), np.zeros(3 * PANEL, np.float32)
+    check("multiply_bytes", (row, total, quads, 1, units / 64, np.float32(0.25), start, out))
 
 
 @pytest.mark.skipif(not CAN_SIEVE, reason="this processor has no byte permutations (AVX-512 VBMI)")

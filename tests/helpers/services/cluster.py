@@ -16,9 +16,24 @@ class Cluster:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.processes: list[subprocess.Popen[bytes]] = []
-        file = place / "scheduler.json"
-        self._start("scheduler", "--port", "0", "--scheduler-file", str(file), "--no-dashboard")
-        self.address = self._address(file)
+        self.scheduler = self._start_scheduler("0")
+        self.address = self._address(self._file)
+
+    @property
+    def _file(self) -> Path:
+        return self.place / "scheduler.json"
+
+    def _start_scheduler(self, port: str) -> subprocess.Popen[bytes]:
+        self._file.unlink(missing_ok=True)
+        options = ("--port", port, "--scheduler-file", str(self._file), "--no-dashboard")
+        return self._start("scheduler", *options)
+
+    def restart_scheduler(self) -> None:
+        """Kill the scheduler, and start another one at its address."""
+        self.scheduler.kill()
+        self.scheduler.wait()
+        self.scheduler = self._start_scheduler(self.address.rpartition(":")[2])
+        self._address(self._file)
 
     @staticmethod
     def _address(file: Path) -> str:
@@ -31,8 +46,8 @@ class Cluster:
                 assert time.monotonic() < deadline, "the scheduler did not start"
                 time.sleep(0.05)
 
-    def start_worker(self, **environment: str) -> subprocess.Popen[bytes]:
-        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0")
+    def start_worker(self, memory: str = "0", **environment: str) -> subprocess.Popen[bytes]:
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", memory)
         directory = ("--local-directory", str(self.place))
         return self._start("worker", self.address, *options, *directory, **environment)
 

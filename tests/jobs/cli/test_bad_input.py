@@ -195,11 +195,13 @@ def test_unreadable_input(
 
 
 # HDF5 keeps small files in memory: the change is not seen, and the index is that of the old rows.
-@pytest.mark.parametrize("how", ["shorter", "other rows"])
+@pytest.mark.parametrize("how", ["shorter", "longer", "other rows"])
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "hdf5"])
 def test_input_that_changes_while_it_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str, how: str
 ) -> None:
+    if (kind, how) == ("parquet", "longer"):
+        pytest.skip("what comes behind the footer that was read is no part of the rows")
     source = Path(write_source(kind, tmp_path))
     file = file_of(kind, source)
     plain = Stages.train
@@ -209,6 +211,9 @@ def test_input_that_changes_while_it_is_read(
         middle = file.stat().st_size // 2
         if how == "shorter":
             os.truncate(file, middle)
+        elif how == "longer":
+            with file.open("ab") as opened:
+                opened.write(file.read_bytes()[-middle // 4 * 4 :])
         else:
             with file.open("r+b") as opened:  # in place: whoever has the file open sees it
                 opened.seek(middle - 20)

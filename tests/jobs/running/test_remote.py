@@ -232,7 +232,11 @@ def test_what_may_pass_by_itself_is_tried_again() -> None:
     with pytest.raises(UnreachableError, match="x: cannot be reached") as passing, explained_remote("x"):
         raise RuntimeError("the server is restarting")
     assert not is_final(passing.value)
-    for error in (PermissionError("denied"), FileNotFoundError("x"), ValueError("Protocol not known: x")):
+    expired, refused = PermissionError("The provided token has expired."), OSError(22, "Bad Request")
+    with pytest.raises(DiskError, match=r"credentials have expired .*: renew them"), explained_remote("x"):
+        raise expired
+    denied, missing = PermissionError("denied"), FileNotFoundError("x")
+    for error in (expired, refused, denied, missing, ValueError("Protocol not known: x")):
         with pytest.raises(SourceError) as final, explained_remote("x", SourceError):
             raise error
         assert is_final(final.value)

@@ -1,4 +1,4 @@
-"""ENOSPC and EIO at every single operation of a small build, new and replacing, from there on or only once.
+"""ENOSPC, EIO and SIGTERM at every operation of a small build, new and replacing, from there on or once.
 
 Whatever fails: the old index or the new one is there, whole; the error is one line of our own; and the same
 build on a disk that works again ends with the bytes of an undisturbed one.
@@ -7,12 +7,14 @@ build on a disk that works again ends with the bytes of an undisturbed one.
 import errno
 import os
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
 
 from helpers.failing_disk import FailingDisk
 from helpers.small_builds import contents
 
+from aggtree.jobs.cli.main import Terminated, terminate
 from aggtree.storage import atomic
 from aggtree.storage.errors import AggtreeError
 from aggtree.storage.index.format import MANIFEST
@@ -29,6 +31,15 @@ class WholeWrites(FailingDisk):
     def write(self, descriptor: int, data: memoryview) -> int:
         self._count("write")
         return os.write(descriptor, data)
+
+
+class TerminatingDisk(WholeWrites):
+    """The process gets SIGTERM before its n-th operation, which is then done or not, as Python decides."""
+
+    def _count(self, name: str) -> None:
+        self.operations.append(name)
+        if len(self.operations) - 1 == self.at:
+            signal.raise_signal(signal.SIGTERM)
 
 
 class Trial:
@@ -53,10 +64,13 @@ class Trial:
 
     def fail(self, at: int, code: int, *, replace: bool, forever: bool) -> None:
         self._begin(replace=replace)
-        atomic.disk = WholeWrites(at, code, forever=forever)
-        self.counts["faults"] += 1
+        stopping = code == signal.SIGTERM
+        atomic.disk = TerminatingDisk(at) if stopping else WholeWrites(at, code, forever=forever)
+        self.counts["signals" if stopping else "faults"] += 1
         try:
             self.prepared.build("tiny", self.index, replace=replace)
+        except Terminated:
+            self.counts["other errors"] += not stopping
         except AggtreeError as error:
             self.counts["errors of several lines"] += "\n" in str(error)
         except Exception:
@@ -88,7 +102,7 @@ class Trial:
 def run(place: Path, seed: int, step: int = 1) -> dict[str, int]:
     """Let every `step`-th operation fail, beginning with number `seed`."""
     trial = Trial(place)
-    plain = atomic.disk
+    plain, handler = atomic.disk, signal.signal(signal.SIGTERM, terminate)
     kinds: Counter[str] = Counter()
     try:
         for replace in (False, True):
@@ -98,10 +112,13 @@ def run(place: Path, seed: int, step: int = 1) -> dict[str, int]:
                 for code in CODES[at % 2 : at % 2 + 1] if replace else CODES:
                     trial.fail(at, code, replace=replace, forever=code == errno.ENOSPC)
                     kinds[f"at {operations[at]}"] += 1
+                trial.fail(at, signal.SIGTERM, replace=replace, forever=False)
     finally:
         atomic.disk = plain
+        signal.signal(signal.SIGTERM, handler)
     bad = ("lost indexes", "half-visible indexes", "differences", "other errors", "errors of several lines")
-    return {"faults": trial.counts["faults"]} | dict(kinds) | {name: trial.counts[name] for name in bad}
+    counts = {"faults": trial.counts["faults"]} | dict(kinds) | {"signals": trial.counts["signals"]}
+    return counts | {name: trial.counts[name] for name in bad}
 
 
 def met(counts: dict[str, int]) -> bool:

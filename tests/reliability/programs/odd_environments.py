@@ -9,6 +9,7 @@ JSON object: for each case the error it ended with, or "".
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -18,7 +19,9 @@ from typing import Any
 
 from helpers.small_builds import SMALL, vectors
 
+from aggtree.jobs.append import append
 from aggtree.jobs.build import build, continue_build
+from aggtree.jobs.compact import compact
 from aggtree.jobs.running import memory
 from aggtree.jobs.running.job_run import RunOptions
 from aggtree.jobs.running.tasks import describe
@@ -29,6 +32,7 @@ from aggtree.storage.index.reader import open_index
 from aggtree.storage.verify.index import verify_index
 
 NOBODY = 65534
+FILES_OF_A_SEGMENT = 9
 # More shards than descriptors.
 MANY_SHARDS = SMALL | {"shard_rows": 150}
 
@@ -49,6 +53,22 @@ def few_files(source: Path, index: Path) -> None:
 
 def too_few_files(source: Path, index: Path) -> None:
     limit(resource.RLIMIT_NOFILE, len(list(Path("/proc/self/fd").iterdir())) + 1)
+    build_small(source, index)
+
+
+def few_files_to_search(source: Path, index: Path) -> None:
+    """A segment takes a descriptor for each file it maps, and nothing else takes many."""
+    build_small(source, index)
+    for number in range(6):
+        append(index, vectors(50, seed=number), workers=0)
+    limit(resource.RLIMIT_NOFILE, len(list(Path("/proc/self/fd").iterdir())) + 16 + 9 * FILES_OF_A_SEGMENT)
+    with open_index(index) as opened:
+        opened.search(vectors(3), 5, within=range(500))
+    append(index, vectors(60, seed=9), workers=0)
+    if verify_index(index, deep=True, workers=2):
+        raise ValueError("damaged")
+    compact(index, workers=0)
+    shutil.rmtree(index)
     build_small(source, index)
 
 
@@ -139,6 +159,7 @@ CASES: dict[str, Callable[[Path, Path], None]] = KILLS | {
     case.__name__: case
     for case in (
         few_files,
+        few_files_to_search,
         too_few_files,
         too_little_memory,
         clock_going_backwards,

@@ -29,7 +29,10 @@ from aggtree.storage.index.reader import Index, open_index
 CALLS_OF_A_ROUND = 4000
 HANG_SECONDS = 600
 SWITCH_SECONDS = 1e-6
-CLOSED = "the index is closed"
+REFUSED = {
+    "the index is closed": "calls of a closed index",
+    "make it again with `filter`": "filters of a state before",
+}
 PARAMS = (
     None,
     SearchParams.unlimited(),
@@ -102,7 +105,7 @@ class Stress:
                     answers.add(call(opened))
 
     def ask(self, shared: Index, seed: int, calls: int, closing: int) -> Counter[str]:
-        """One thread of a round: calls and refreshes; it closes the index before call number `closing`."""
+        """One thread of a round: calls and refreshes; it closes the index before number `closing`."""
         random, found = np.random.default_rng(seed), Counter[str]()
         for number in range(calls):
             if number == closing:
@@ -117,8 +120,9 @@ class Stress:
                     found["wrong answers"] += wrong
                     found["answers"] += 1
             except ValueError as error:
-                found["calls of a closed index" if CLOSED in str(error) else "other errors"] += 1
-                if CLOSED not in str(error):
+                name = next((name for text, name in REFUSED.items() if text in str(error)), "other errors")
+                found[name] += 1
+                if name == "other errors":
                     print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             except Exception as error:
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
