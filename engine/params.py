@@ -52,6 +52,9 @@ class AnnealingParams:
     beam : paths kept by multi-path encoding.
     rounds : at most this many cooling rounds of the offline `fit`.
     tolerance : `fit` stops when a round lowers the distortion by less than this fraction.
+    early_rows, late_rows : rows for each word that a round of joint cooling anneals, while there is noise and
+        after; early rounds take turns at the rows. 0 for all rows there are.
+    early_beam : paths kept by encoding in the early rounds; 0 for `beam`.
     stage : dictionaries that one beam encodes; they are locked before the next stage begins. 0 for all at
         once. A wide first dictionary is in no stage.
     cooling : `joint` updates all dictionaries by one least-squares step per round; `kmeans` is
@@ -63,6 +66,9 @@ class AnnealingParams:
     seed: int = 0
     rounds: int = 25
     tolerance: float = 1e-3
+    early_rows: int = 0
+    late_rows: int = 0
+    early_beam: int = 0
     cooling: Cooling = "joint"
     stage: int = 0
 
@@ -80,6 +86,11 @@ class AnnealingParams:
             raise ValueError(f"stage {self.stage}: expected 1 or more dictionaries, or 0 for all")
         if self.rounds < 0:
             raise ValueError(f"rounds {self.rounds}: expected 0 or more")
+        for name in ("early_rows", "late_rows"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)}: expected rows for each word, or 0 for all")
+        if not 0 <= self.early_beam <= MAX_BEAM:
+            raise ValueError(f"early_beam {self.early_beam}: expected 1 to {MAX_BEAM}, or 0 for `beam`")
         if self.cooling not in ("joint", "kmeans"):
             raise ValueError(f"cooling {self.cooling!r}: expected 'joint' or 'kmeans'")
 

@@ -1,8 +1,8 @@
-"""A search of a sample of the rows of an index, which tells how good its codes are.
+"""Search a sample of the rows of an index, to measure the quality of its codes.
 
 A tree of a sample is searched without limits. Its answers may miss true neighbours for two reasons: codes
 describe rows with an error, or norms and sums of the search are too coarse for these rows. Ranking by the
-exact distance to each reconstruction tells what the codes alone allow.
+exact distance to each reconstruction shows what the codes alone allow.
 """
 
 import numpy as np

@@ -97,16 +97,22 @@ class Transform:
         answers stays, and float32 resolves their distances.
         """
         most = min(QUERY_REACH * self.reach, LONGEST_QUERY)
-        if self.plain and np.vdot(queries, queries) <= most * most:
-            return None  # the usual case, in a microsecond
-        cut = np.zeros(len(queries))
-        for first, part, lengths in self._pieces(queries):
-            far = np.flatnonzero(lengths > most)
-            part[far] *= (most / lengths[far])[:, None]
-            cut[first + far] = lengths[far] - most
-            if len(far) or not self.plain:
-                queries[first : first + len(part)] = part
-        return cut if cut.any() else None
+        cut: NDArray[np.float64] | None = None
+        step = _piece_rows(queries)
+        for first in range(0, len(queries), step):
+            part = queries[first : first + step]
+            # Of a single query this takes a few microseconds, as it must.
+            moved = part if self.plain else self._moved(part)
+            if np.vdot(moved, moved) > most * most:
+                moved = self._moved(part)
+                lengths = np.sqrt(np.vecdot(moved, moved))
+                far = np.flatnonzero(lengths > most)
+                moved[far] *= (most / lengths[far])[:, None]
+                cut = np.zeros(len(queries)) if cut is None else cut
+                cut[first + far] = lengths[far] - most
+            if moved is not part:
+                part[:] = moved
+        return cut
 
     def restore(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Quantized vectors (n, d) among the rows again, in place."""
@@ -123,15 +129,18 @@ class Transform:
         longest = 255.0 * math.sqrt(rows.shape[1]) if rows.dtype.itemsize == 1 else math.inf
         return self.reach == math.inf or longest <= FAR * self.reach
 
+    def _moved(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Rows (n, d) moved and scaled."""
+        moved = rows.astype(np.float64) if self.mean is None else rows - self.mean
+        if self.exponent:
+            moved *= self.unit
+        return moved
+
     def _pieces(self, rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
         """Some rows at a time, moved and scaled: the number of the first, the rows, and their lengths."""
         step = _piece_rows(rows)
         for first in range(0, max(1, len(rows)), step):
-            part = rows[first : first + step].astype(np.float64)
-            if self.mean is not None:
-                part -= self.mean
-            if self.exponent:
-                part *= self.unit
+            part = self._moved(rows[first : first + step])
             yield first, part, np.sqrt(np.vecdot(part, part))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from aggtree.engine.params import AnnealingParams, Cooling, Metric, TreeParams
+from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.recipe import Choices, NormBytes, Recipe, Words, make_recipe
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY, BuildResult, JobRun, RunOptions, plan_and_lock
@@ -41,6 +42,7 @@ def build(
     beam: int = AnnealingParams.beam,
     cooling: Cooling = AnnealingParams.cooling,
     seed: int = AnnealingParams.seed,
+    quality: Quality = "default",
     train_rows: int | None = None,
     batch_rows: int | None = None,
     shard_rows: int | None = None,
@@ -85,6 +87,7 @@ def build(
     beam : beam width of encoding (10).
     cooling : how dictionaries are refined, `joint` or, as in the paper, `kmeans`.
     seed : random seed (0).
+    quality : how much time training may take: `fast`, `default` or `best`.
     norm_bytes : bytes of a stored norm (1).
     skip_invalid : skip rows with NaN or infinite values instead of raising an error.
 
@@ -108,6 +111,7 @@ def build(
         dictionaries=dictionaries,
         continue_training=continue_training,
         annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),
+        quality=quality,
         train_rows=train_rows,
         batch_rows=batch_rows,
         shard_rows=shard_rows,

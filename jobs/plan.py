@@ -3,6 +3,7 @@
 import os
 
 from aggtree.engine.params import AnnealingParams, Cooling, Metric, TreeParams
+from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.estimate import BuildPlan, plan_build
 from aggtree.jobs.planning.recipe import Choices, NormBytes, Words
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY, RunOptions
@@ -24,6 +25,7 @@ def plan(
     beam: int = AnnealingParams.beam,
     cooling: Cooling = AnnealingParams.cooling,
     seed: int = AnnealingParams.seed,
+    quality: Quality = "default",
     train_rows: int | None = None,
     batch_rows: int | None = None,
     shard_rows: int | None = None,
@@ -47,6 +49,7 @@ def plan(
         dictionaries=dictionaries,
         continue_training=continue_training,
         annealing=AnnealingParams(beam=beam, cooling=cooling, seed=seed),
+        quality=quality,
         train_rows=train_rows,
         batch_rows=batch_rows,
         shard_rows=shard_rows,

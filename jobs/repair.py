@@ -61,7 +61,7 @@ def damages_of(index: Path, segments: Sequence[SegmentManifest]) -> tuple[Segmen
 def reopen(index: Path, segment: SegmentManifest, damages: Sequence[Damage]) -> JobRecord:
     """The job of a committed build, everything undamaged counting as done; the caller holds the lock."""
     _refuse_compacted(index, segment, damages)
-    segment.codes_at(index)  # a place that may not be opened unasked is not written to either
+    segment.codes_at(index)  # a location that may not be opened automatically is not written to either
     codes = segment.codes.location if segment.codes else ""
     job = start_job(index, segment.parameters, segment.source, codes=codes)
     damaged = {damage.file for damage in damages}

@@ -10,6 +10,7 @@ from aggtree.engine.simd.primitive import JIT
 from aggtree.jobs.planning.recipe import Choices, choose_recipe
 from aggtree.jobs.running.progress import Progress, ProgressChoice, make_progress
 from aggtree.jobs.running.warm_up import compile_kernels, is_compiled
+from aggtree.storage.index.opened.vectors import Vectors
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.keywords import explain_keywords
 
@@ -25,6 +26,7 @@ Step = tuple[str, Callable[[], object], Callable[[], bool]]
 def warm_up(
     index: str | os.PathLike[str] | None = None,
     *,
+    vectors: Vectors | None = None,
     check: bool = False,
     progress: ProgressChoice = None,
 ) -> tuple[str, ...]:
@@ -33,12 +35,13 @@ def warm_up(
     Returns what was not compiled yet, by name.
 
     index : compile what its searches need; without one, what builds and searches of all kinds need
+    vectors : those of the index, if they moved since the build; re-ranking depends on their type
     check : compile nothing
     """
     with make_progress(progress) as shown, notice_shown_by(shown.note):
         if not JIT:
             return ()
-        steps = _steps_without_index(shown) if index is None else _steps_of_index(Path(index))
+        steps = _steps_without_index(shown) if index is None else _steps_of_index(Path(index), vectors)
         return _carry_out(list(steps), shown, check=check)
 
 
@@ -55,8 +58,8 @@ def _carry_out(steps: list[Step], shown: Progress, *, check: bool) -> tuple[str,
     return tuple(missing)
 
 
-def _steps_of_index(path: Path) -> Iterator[Step]:
-    index = open_index(path)
+def _steps_of_index(path: Path, vectors: Vectors | None) -> Iterator[Step]:
+    index = open_index(path, vectors)
     for name, prepare in index.preparations():
         yield name, prepare, lambda prepare=prepare: _needs_no_compiler(prepare)  # type: ignore[misc]
 

@@ -204,6 +204,18 @@ def distance_tables(queries, rows, start):
     return start + queries @ rows, (queries.astype(np.float64) ** 2).sum(axis=1)
 
 
+def byte_tables(queries, columns, start):
+    """start + q·w for the columns w of (d, n), of both rounded to bytes in a unit of each."""
+    largest = np.abs(columns).max(axis=0)
+    units = np.where(largest > 0, largest, 1).astype(np.float32) / 127
+    words = np.rint(columns / units)
+    tables = []
+    for query in queries:
+        values, unit = query_bytes(query)
+        tables.append(start + np.float32(unit) * units * (values.astype(np.float64) @ words))
+    return np.array(tables, np.float32), (queries.astype(np.float64) ** 2).sum(axis=1)
+
+
 def rank_of(distance):
     """Bits of a float32 that is not negative."""
     return int(np.float32(max(distance, 0)).view(np.int32))
@@ -530,8 +542,8 @@ def count_pairs(codes, sizes):
     return np.tril(hot.T @ hot)
 
 
-def add_by_word(rows, codes, sizes):
-    return one_hot(codes, sizes).T @ rows.astype(np.float64)
+def add_by_word(rows, codes, sizes, start, stop):
+    return one_hot(codes, sizes).T @ rows[:, start:stop].astype(np.float64)
 
 
 def decode_rows(codes, sizes, words):
@@ -563,6 +575,11 @@ def select_paths(scores, keep):
     return sorted(triples)[:keep]
 
 
+def short_limit(scores, keep):
+    """The exact limit; the kernel's may be a little higher."""
+    return sorted(scores)[keep - 1]
+
+
 def encode_row(own, cross, beam):
     """Beam search in integers: own[m] (K_m,), cross[m][j] (K_j, K_m)."""
     paths = [(0, ())]
@@ -573,6 +590,10 @@ def encode_row(own, cross, beam):
         kept = select_paths(scores, beam if m < len(own) - 1 else 1)
         paths = [(score, (*paths[path][1], word)) for score, path, word in kept]
     return paths[0][1]
+
+
+encode_short_rows = encode_row
+"""Dictionaries of few words are encoded in another way, to the same codes."""
 
 
 def encode_rows(rows, dictionaries, beam):

@@ -153,7 +153,7 @@ class FewRows:
 
     def mixtures(self, share: float, axes: int) -> dict[str, float]:
         """With mixtures of this share of the second row, on so many axes."""
-        space = LeadingAxes(self._space.centre, np.ascontiguousarray(self._space.axes[:axes]))
+        space = LeadingAxes(self._space.centre, np.ascontiguousarray(self._space.axes[:axes]), 0.0)
         with (
             mock.patch.object(mixing, "MIX", share),
             mock.patch.object(annealing, "leading_axes", lambda *_: space),

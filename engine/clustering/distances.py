@@ -3,6 +3,9 @@
 ‖x − c‖² = ‖x‖² + (‖c‖² − 2 x·c): the bracket ranks words, and is one product per block of rows.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,9 +22,23 @@ from aggtree.engine.simd.vector_code import LANES
 BLOCK_ROWS = 16 * TILE_ROWS
 """Rows per product: 96 rows of 128 dimensions stay in the second-level cache beside a panel."""
 
+ASSIGNED_ROWS = 8192
+"""Rows that one task assigns: enough for each group of words of a wide dictionary to meet many of them."""
+
 MAX_WORDS_AT_ONCE = 2048
 LARGEST_VALUE = 1e15
 """Larger coordinates would overflow float32 when squared and summed."""
+
+
+Map = Callable[..., Iterable[Any]]
+"""`map`, or one that works on several blocks at a time; results come in the order of the blocks."""
+
+
+class Chooser(Protocol):
+    """Anything that assigns a word to each row."""
+
+    def assign(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Labels (n,) int64 and ‖c‖² − 2 x·c (n,) float32 of contiguous rows (n, d)."""
 
 
 def panel_layout(words: NDArray[np.float32], padded: int) -> NDArray[np.float32]:
@@ -89,6 +106,21 @@ class NearestWord:
                 multiply_rows(block, part, self.start[word : word + MAX_WORDS_AT_ONCE], scores)
                 merge_nearest(scores, count, word, scores.shape[1], minima, best[here], labels[here])
         return labels, best
+
+
+def assign_blocks(
+    chooser: Chooser, rows: Rows, map_: Map = map
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """What `chooser.assign` gives for rows (n, d); `map_` runs over fixed blocks of them."""
+    labels, scores = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
+
+    def assign(start: int) -> None:
+        here = slice(start, start + ASSIGNED_ROWS)
+        labels[here], scores[here] = chooser.assign(rows[here])
+
+    for _ in map_(assign, range(0, len(rows), ASSIGNED_ROWS)):
+        pass
+    return labels, scores
 
 
 def products(rows: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -41,13 +41,18 @@ def copy_rows(rows: Rows, first: int, out: NDArray[np.float32]) -> int:
 
 @kernel
 def squared_lengths(rows: Rows, out: NDArray[np.float64]) -> None:
-    """out[r] = ‖rows[r]‖² in float64; not finite when the row is not."""
+    """out[r] = ‖rows[r]‖² in float64, summed in four parts; not finite when the row is not."""
+    whole = rows.shape[1] // 4 * 4
     for r in range(rows.shape[0]):
-        total = 0.0
-        for j in range(rows.shape[1]):
-            value = np.float64(rows[r, j])
-            total += value * value
-        out[r] = total
+        a = b = c = d = 0.0
+        for j in range(0, whole, 4):
+            a += np.float64(rows[r, j]) * np.float64(rows[r, j])
+            b += np.float64(rows[r, j + 1]) * np.float64(rows[r, j + 1])
+            c += np.float64(rows[r, j + 2]) * np.float64(rows[r, j + 2])
+            d += np.float64(rows[r, j + 3]) * np.float64(rows[r, j + 3])
+        for j in range(whole, rows.shape[1]):
+            a += np.float64(rows[r, j]) * np.float64(rows[r, j])
+        out[r] = (a + b) + (c + d)
 
 
 @kernel

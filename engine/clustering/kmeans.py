@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import NearestWord, products
+from aggtree.engine.clustering.distances import Map, NearestWord, assign_blocks, products
 from aggtree.engine.clustering.distances_kernels import Rows, squared_lengths
 from aggtree.engine.clustering.kmeans_kernels import add_rows
 
@@ -94,10 +94,12 @@ def kmeans(
     iterations: int,
     rng: np.random.Generator,
     chooser: Callable[[NDArray[np.float32]], Any] = NearestWord,
+    map_: Map = map,
 ) -> NDArray[np.float32]:
     """Words (K, d) after at most `iterations` of Lloyd's algorithm on rows (n, d), starting from `words`.
 
     chooser : creates the assignment of rows to words; compares all words by default.
+    map_ : runs over blocks of rows.
     A word without rows moves to a random row with an error; if there is none, every row equals a word, and
     the word stays.
     """
@@ -105,7 +107,7 @@ def kmeans(
     squared_lengths(rows, lengths)
     previous: NDArray[np.int64] | None = None
     for _ in range(iterations):
-        labels, scores = chooser(words).assign(rows)
+        labels, scores = assign_blocks(chooser(words), rows, map_)
         if previous is not None and np.array_equal(labels, previous):
             break
         previous = labels
@@ -127,10 +129,11 @@ def improved_kmeans(
     stage_iterations: int = 2,
     iterations: int = 8,
     shrink: bool = False,
+    map_: Map = map,
 ) -> NDArray[np.float32]:
     """Words (K, d) fitted to rows (n, d), starting from `words`; all zero words start from random rows.
 
-    shrink : remove sampling noise from the words, see `shrunk`.
+    shrink : remove sampling noise from the words, see `shrunk`. `map_` runs over blocks of rows.
     """
     if not words.any():
         words = choose_rows(rows, len(words), rng)
@@ -142,7 +145,8 @@ def improved_kmeans(
         count = iterations if dimension == rows.shape[1] else stage_iterations
         part = np.ascontiguousarray(rotated[:, :dimension])
         # The dimensions not yet seen follow the clusters at the end, from the rows themselves.
-        turned[:, :dimension] = kmeans(part, np.ascontiguousarray(turned[:, :dimension]), count, rng)
+        start = np.ascontiguousarray(turned[:, :dimension])
+        turned[:, :dimension] = kmeans(part, start, count, rng, map_=map_)
         if dimension < rows.shape[1]:
             turned = _extend(rotated, turned, dimension)
     if shrink:

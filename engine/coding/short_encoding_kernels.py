@@ -2,7 +2,7 @@
 
 It chooses the same codes as `encoding_kernels`. A label is kept as m · 16 + word, the row of the table of
 inner products that belongs to it, so that nothing is multiplied on the way to a table. Row after row passes
-all levels, because a stage of short dictionaries has tables that stay in the cache together.
+all levels, because the tables of a stage of short dictionaries stay in the cache together.
 """
 
 import numpy as np
@@ -61,7 +61,7 @@ def _follow_keys(found: int, keep: int, level: int, scratch: ShortScratch) -> No
     for i in range(found):
         key = scratch.keys[i]
         # Those that are not among the best are written behind the last: cheaper than a branch.
-        place = min(np.int64(rank_of_key(scratch.keys, padded, key)), keep)
+        place: int = min(rank_of_key(scratch.keys, padded, key), keep)
         parent, word = (key >> 4) & 63, key & 15
         scratch.base[place] = scratch.scores[parent * LANES + word]
         copy_path(scratch.labels, (old * scratch.tall + parent) * LANES, (new * scratch.tall + place) * LANES)
@@ -95,7 +95,7 @@ def encode_short_rows(
                     live,
                     scratch.scores,
                 )
-                limit = short_limit(scratch.scores, live, keep, np.int64(least), scratch.gaps[level])
+                limit = short_limit(scratch.scores, live, keep, int(least), int(scratch.gaps[level]))
                 scratch.gaps[level] = limit - least if limit < NO_SCORE // 2 else LANES
                 found = collect_keys(scratch.scores, live, np.int32(limit), least, scratch.keys)
                 _follow_keys(found, keep, level, scratch)

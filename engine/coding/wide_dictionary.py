@@ -4,16 +4,15 @@ Words are put into about √K groups by k-means over the words. A row is compare
 groups, then with the words of the nearest PROBES groups. `bench/` reports the loss in E.
 """
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import BLOCK_ROWS, NearestWord
+from aggtree.engine.clustering.distances import ASSIGNED_ROWS, BLOCK_ROWS, Chooser, Map, NearestWord
 from aggtree.engine.clustering.distances_kernels import Rows, copy_rows, multiply_rows
 from aggtree.engine.clustering.kmeans import choose_rows, kmeans
 from aggtree.engine.coding.records import Groups, make_group_scratch
 from aggtree.engine.coding.wide_dictionary_kernels import nearest_groups, scan_group
+from aggtree.engine.dictionaries import CodeLayout
 
 EXACT_WORDS = 1024
 """Up to so many words comparing all is as fast."""
@@ -22,12 +21,11 @@ PROBES = 12
 GROUP_ITERATIONS = 10
 ITERATIONS = 12
 
+EARLY_ROWS_PER_WORD = 64
+"""Rows of each word for all iterations but the last, where there are twice as many or more."""
 
-class Chooser(Protocol):
-    """Anything that assigns a word to each row."""
-
-    def assign(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Labels (n,) int64 and ‖c‖² − 2 x·c (n,) float32 of contiguous rows (n, d)."""
+LAST_ITERATIONS = 3
+"""Iterations over all rows, after those over fewer."""
 
 
 class TwoStage:
@@ -94,7 +92,43 @@ def word_chooser(words: NDArray[np.float32], probes: int = PROBES) -> Chooser:
     return NearestWord(words) if len(words) <= EXACT_WORDS else TwoStage(words, probes)
 
 
-def learn_first_dictionary(rows: Rows, size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+def learn_first_dictionary(
+    rows: Rows, size: int, rng: np.random.Generator, map_: Map = map
+) -> NDArray[np.float32]:
     """Words (size, d) of a wide first dictionary: k-means over rows (n, d), assigned as encoding will."""
     data = rows.astype(np.float32)
-    return kmeans(data, choose_rows(data, size, rng), ITERATIONS, rng, word_chooser)
+    words, iterations = choose_rows(data, size, rng), ITERATIONS
+    step = len(data) // (EARLY_ROWS_PER_WORD * size)
+    if step > 1:
+        few = np.ascontiguousarray(data[::step])
+        words = kmeans(few, words, ITERATIONS - LAST_ITERATIONS, rng, word_chooser, map_)
+        iterations = LAST_ITERATIONS
+    return kmeans(data, words, iterations, rng, word_chooser, map_)
+
+
+def check_first_words(words: NDArray[np.float32], layout: CodeLayout) -> None:
+    """ValueError when words (K, d) are no wide first dictionary of this layout."""
+    if not layout.wide:
+        raise ValueError(f"no wide first dictionary in sizes {layout.words}: give no first words")
+    if len(words) != layout.words[0]:
+        raise ValueError(f"{len(words)} first words: expected {layout.words[0]} words")
+
+
+class FirstWords:
+    """The words (K, d) float32 of a wide first dictionary, laid out to be chosen from."""
+
+    def __init__(self, words: NDArray[np.float32]) -> None:
+        self.words = words
+        self._chooser = word_chooser(words)
+
+    def residue(self, rows: Rows, map_: Map) -> NDArray[np.float32]:
+        """What the nearest words leave of rows (n, d); `map_` runs over fixed blocks of them."""
+        left = np.empty(rows.shape, np.float32)
+
+        def subtract(start: int) -> None:
+            here = slice(start, start + ASSIGNED_ROWS)
+            left[here] = rows[here] - self.words[self._chooser.assign(rows[here])[0]]
+
+        for _ in map_(subtract, range(0, len(rows), ASSIGNED_ROWS)):
+            pass
+        return left

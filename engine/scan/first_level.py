@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
-from aggtree.engine.scan.records import LABELS, FirstLevel, TableWords
+from aggtree.engine.scan.records import LABELS, ByteWords, FirstLevel, TableWords
 from aggtree.engine.scan.table_kernels import DIMENSION_STEP
-from aggtree.engine.simd.instructions.byte_products import QUAD, ZERO
+from aggtree.engine.simd.instructions.byte_products import PANEL, QUAD, ZERO
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.tree.layout import Tree
 
@@ -205,6 +205,21 @@ def table_words(
     starts = np.zeros(rows.shape[1], np.float32)
     starts[: len(first)] = start
     return TableWords(rows, panels_of(rows), starts)
+
+
+def byte_words(words: TableWords) -> ByteWords:
+    """The same columns in bytes, each in a unit of its own."""
+    dimension, columns = words.rows.shape
+    width = padded(columns, PANEL)
+    rows, start, units = np.zeros((dimension, width), np.float32), np.zeros(width, np.float32), np.ones(width)
+    rows[:, :columns], start[:columns] = words.rows, words.start
+    with np.errstate(all="ignore"):  # a damaged file may hold anything
+        largest = np.abs(rows).max(axis=0)
+        units = np.where((largest > 0) & (largest < np.inf), largest, 1).astype(np.float32) / DIFFERENCES
+        values = np.nan_to_num(np.rint(rows / units)).clip(-DIFFERENCES, DIFFERENCES).astype(np.int8)
+    panels = values.reshape(dimension // QUAD, QUAD, -1, PANEL).transpose(2, 0, 3, 1)
+    quads = np.ascontiguousarray(panels).view(np.uint8) ^ np.uint8(ZERO)
+    return ByteWords(quads, units.astype(np.float32), start)
 
 
 def cluster(words: NDArray[np.float32], groups: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

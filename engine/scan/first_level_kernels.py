@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.scan.leaf_kernels import passing
 from aggtree.engine.scan.records import Best, FirstLevel, FirstScratch
+from aggtree.engine.scan.table_kernels import query_bytes
 from aggtree.engine.scan.top_k_kernels import (
     add_best,
     cut_best,
@@ -31,8 +32,6 @@ from aggtree.engine.simd.vector_code import LANES
 PAIRS_AHEAD = 12
 # Least ranks that estimate how far the nearest nodes are, a multiple of LANES.
 LEAST = 4 * LANES
-# A query's values, in bytes, range from minus this to this.
-QUERY_STEPS = 127
 
 
 @kernel
@@ -77,22 +76,6 @@ def _keep_nearest(
         rank = ranks[places[j]]
         kept, last = add_best(best, kept, last, rank, np.uint64(number), limit, scratch.no_names)
     return cut_beyond(best, cut_best(best, kept, limit, 0, scratch.no_names)[0], pruning_ratio)
-
-
-@kernel
-def query_bytes(query: NDArray[np.float32], out: NDArray[np.int8]) -> tuple[Any, Any]:
-    """Set out (d,) to the query's values as -127..127, rounded; returns their unit, and their sum."""
-    most = np.float32(0)
-    for t in range(len(query)):
-        most = max(most, abs(query[t]))
-    unit = most / np.float32(QUERY_STEPS)
-    if unit == 0:
-        unit = np.float32(1)
-    total = np.int32(0)
-    for t in range(len(query)):
-        out[t] = np.int8(np.rint(query[t] / unit))
-        total += np.int32(out[t])
-    return unit, total
 
 
 @inlined

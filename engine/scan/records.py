@@ -51,6 +51,18 @@ class TableWords(NamedTuple):
     start: NDArray[np.float32]
 
 
+class ByteWords(NamedTuple):
+    """Words as columns of bytes, for a tree whose leaves are in planes: a quarter of the memory to read.
+
+    quads : (columns / PANEL, d / QUAD, PANEL, QUAD) uint8, each word in units of its own, zero as ZERO
+    units : (columns,) float32; start : (columns,) float32, added to each column
+    """
+
+    quads: NDArray[np.uint8]
+    units: NDArray[np.float32]
+    start: NDArray[np.float32]
+
+
 class FirstLevel(NamedTuple):
     """Level-1 nodes by group; without groups, only their number counts.
 
@@ -163,6 +175,7 @@ class PlaneTables(NamedTuple):
     tables : (2, planes + 3, TABLE_BYTES) uint8, see `scan_block`
     lows : (M - 1,) float32, the least entry of each short dictionary's distance table
     sums : (BLOCK_LEAVES,) uint16, of the block scanned last
+    query : (d,) int8, in bytes
     """
 
     lengths: NDArray[np.float32]
@@ -171,6 +184,7 @@ class PlaneTables(NamedTuple):
     tables: NDArray[np.uint8]
     lows: NDArray[np.float32]
     sums: NDArray[np.uint16]
+    query: NDArray[np.int8]
 
 
 class SearchPlan(NamedTuple):

@@ -17,7 +17,6 @@ from aggtree.engine.scan.records import (
     Scratch,
     SearchPlan,
     Sieve,
-    TableWords,
 )
 from aggtree.engine.scan.table_kernels import DIMENSION_STEP
 from aggtree.engine.simd.instructions.planes import BLOCK_LEAVES, TABLE_BYTES
@@ -31,9 +30,9 @@ BLOCK_FLOATS = 1 << 17
 FIRST_RANKS = 1 << 19
 
 
-def make_scratch(plan: SearchPlan, words: TableWords) -> Scratch:
-    """Memory of one thread for queries of one plan."""
-    columns, room, answers = words.rows.shape[1], int(plan.room.max()), plan.k + plan.k // 2 + 96
+def make_scratch(plan: SearchPlan, columns: int) -> Scratch:
+    """Memory of one thread for queries of one plan, with so many columns of distance tables."""
+    room, answers = int(plan.room.max()), plan.k + plan.k // 2 + 96
     block = max(1, BLOCK_FLOATS // columns // TILE_ROWS) * TILE_ROWS
     return Scratch(
         tables=np.empty((block, columns), np.float32),
@@ -118,6 +117,7 @@ def make_plane_tables(
         tables=np.zeros((2, rows, TABLE_BYTES), np.uint8),
         lows=np.zeros(dictionaries, np.float32),
         sums=np.zeros(BLOCK_LEAVES, np.uint16),
+        query=np.empty(padded(plan.first.words.shape[1], DIMENSION_STEP), np.int8),
     )
 
 

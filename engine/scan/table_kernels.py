@@ -1,18 +1,21 @@
-"""Kernel of the distance tables (ADC tables): one product of queries and words per block of queries."""
+"""Kernels of the distance tables (ADC tables): products of queries and words, in floats or in bytes."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.scan.records import TableWords
+from aggtree.engine.scan.records import ByteWords, TableWords
 from aggtree.engine.simd.compiled import kernel
+from aggtree.engine.simd.instructions.byte_products import multiply_bytes
 from aggtree.engine.simd.instructions.products import TILE_ROWS, multiply_tile
 from aggtree.engine.simd.vector_code import LANES
 
 DIMENSION_STEP = 8
 # Columns of one sweep over the dimensions: their sums stay in the first-level cache.
 SWEEP = 512
+# A query's values, in bytes, range from minus this to this.
+QUERY_STEPS = 127
 # So few queries are multiplied one by one.
 FEW = 2
 
@@ -54,6 +57,14 @@ def multiply_columns(
 
 
 @kernel
+def _square(query: NDArray[np.float32]) -> Any:
+    square = np.float64(0)
+    for t in range(len(query)):
+        square += np.float64(query[t]) * np.float64(query[t])
+    return square
+
+
+@kernel
 def distance_tables(
     queries: NDArray[np.float32],
     words: TableWords,
@@ -72,7 +83,36 @@ def distance_tables(
             for row in range(0, len(queries), TILE_ROWS):
                 multiply_tile(queries, row, words.panels[panel], words.start, tables, panel * LANES)
     for i in range(len(queries)):
-        square = np.float64(0)
-        for t in range(queries.shape[1]):
-            square += np.float64(queries[i, t]) * np.float64(queries[i, t])
-        squares[i] = square
+        squares[i] = _square(queries[i])
+
+
+@kernel
+def query_bytes(query: NDArray[np.float32], out: NDArray[np.int8]) -> tuple[Any, Any]:
+    """Set out (d,) to the query's values as -127..127, rounded; returns their unit, and their sum."""
+    most = np.float32(0)
+    for t in range(len(query)):
+        most = max(most, abs(query[t]))
+    unit = most / np.float32(QUERY_STEPS)
+    if unit == 0:
+        unit = np.float32(1)
+    total = np.int32(0)
+    for t in range(len(query)):
+        out[t] = np.int8(np.rint(query[t] / unit))
+        total += np.int32(out[t])
+    return unit, total
+
+
+@kernel
+def byte_tables(
+    queries: NDArray[np.float32],
+    words: ByteWords,
+    values: NDArray[np.int8],
+    tables: NDArray[np.float32],
+    squares: NDArray[np.float32],
+) -> None:
+    """As `distance_tables`, from words and queries in bytes; values : (d,) int8, scratch."""
+    for i in range(len(queries)):
+        unit, total = query_bytes(queries[i], values)
+        for panel in range(len(words.quads)):
+            multiply_bytes(values, total, words.quads, panel, words.units, unit, words.start, tables[i])
+        squares[i] = _square(queries[i])

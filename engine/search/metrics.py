@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from aggtree.engine.dictionaries import Dictionaries
 from aggtree.engine.params import Metric, SearchParams
-from aggtree.engine.scan.first_level import FirstGroups, regions
+from aggtree.engine.scan.first_level import FirstGroups
 from aggtree.engine.search.searcher import Answer, Searcher
 from aggtree.engine.tree.layout import Tree
 
@@ -43,7 +43,6 @@ class InnerProductSearcher(Searcher):
         start = self._words.start.copy()
         start[:first_columns] = self._base
         self._words = self._words._replace(start=start)
-        self._regions = regions(self._words, self._first.groups)
         norms, offsets = np.full_like(self._first.norms, self._base), np.zeros_like(self._first.offsets)
         norms.flags.writeable = offsets.flags.writeable = False
         self._first = self._first._replace(norms=norms, offsets=offsets)

@@ -64,7 +64,7 @@ class ExactRows(Protocol):
         """Their reader, or None."""
 
     def open_in_place(self) -> RowReader | None:
-        """Their reader if any row is at hand, in memory or in a local file; otherwise None."""
+        """Their reader if any row is available, in memory or in a local file; otherwise None."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from aggtree.engine.scan.first_level_kernels import nearest_nodes, probe_groups
 from aggtree.engine.scan.plane_kernels import exact_distances, fit_planes, prefetch_planes, scan_planes
-from aggtree.engine.scan.records import PlaneTables, RowBits, Scratch, SearchPlan, TableWords
-from aggtree.engine.scan.table_kernels import distance_tables
+from aggtree.engine.scan.records import ByteWords, PlaneTables, RowBits, Scratch, SearchPlan
+from aggtree.engine.scan.table_kernels import byte_tables
 from aggtree.engine.scan.top_k_kernels import NO_BOUND, cut_best, distance_of, sort_best
 from aggtree.engine.search.search_kernels import node_ranges
 from aggtree.engine.simd.compiled import kernel
@@ -86,7 +86,7 @@ def _search_one(
 def search_planes(
     tree: Tree,
     plan: SearchPlan,
-    words: TableWords,
+    words: ByteWords,
     queries: NDArray[np.float32],
     scratch: Scratch,
     planes: PlaneTables,
@@ -101,7 +101,7 @@ def search_planes(
     for i in range(len(ids)):
         place = i % block
         if place == 0:
-            distance_tables(queries[i : i + block], words, scratch.tables, scratch.squares)
+            byte_tables(queries[i : i + block], words, planes.query, scratch.tables, scratch.squares)
         row = place % together
         if row == 0 and plan.first.groups > 0:
             rows = min(together, block - place, len(ids) - i)

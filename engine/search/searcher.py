@@ -23,12 +23,21 @@ from aggtree.engine.scan.first_level import (
     ONE_STAGE,
     REGIONS,
     FirstGroups,
+    byte_words,
     group_probes,
     group_pruning_ratio,
     prepare,
     regions,
 )
-from aggtree.engine.scan.records import LABELS, PlaneTables, RowBits, Scratch, SearchPlan
+from aggtree.engine.scan.records import (
+    LABELS,
+    ByteWords,
+    PlaneTables,
+    RowBits,
+    Scratch,
+    SearchPlan,
+    TableWords,
+)
 from aggtree.engine.scan.scratch import make_plane_tables, make_scratch, sieve_index
 from aggtree.engine.scan.table_kernels import distance_tables
 from aggtree.engine.search.filters import ALL_ROWS
@@ -106,10 +115,12 @@ class Searcher:
         self._sizes = record_sizes(layout, self.norm_bytes, planes)
         self._labels = SHORT_WORDS if planes else LABELS
         self._sieved = sieve and CAN_SIEVE
-        self._first, self._words = prepare(self.tree, dictionaries, one_stage, groups, self._labels)
+        self._first, words = prepare(self.tree, dictionaries, one_stage, groups, self._labels)
+        self._words: TableWords | ByteWords = byte_words(words) if planes else words
+        self._first_columns = len(words.start) - self._labels * (layout.levels - 1)
         self._lengths = _read_only(np.ones(self._first.nodes, np.float32))
         self._leaf_base = self._node_centre = np.float32(0)
-        self._regions = regions(self._words, self._first.groups)
+        self._regions = regions(words, self._first.groups)
         self._plans: dict[tuple[SearchParams, int], tuple[SearchPlan, list[ThreadMemory]]] = {}
         self._entry: Callable[..., None] | None = None
 
@@ -278,7 +289,7 @@ class Searcher:
 
     def _make_memory(self, plan: SearchPlan) -> ThreadMemory:
         """Scratch memory of one thread, in the layout of the kernel."""
-        scratch = make_scratch(plan, self._words)
+        scratch = make_scratch(plan, len(self._words.start))
         if not self.planes:
             return (scratch,)
         return scratch, make_plane_tables(plan, self._lengths, self._leaf_base, self._node_centre)
@@ -308,7 +319,7 @@ class Searcher:
             room=2 * kept + ROOM,
             record_sizes=self._sizes,
             norm_bytes=self.norm_bytes,
-            first_columns=self._words.rows.shape[1] - self._labels * (len(wanted) - 1),
+            first_columns=self._first_columns,
             k=k,
             first=self._first,
             probes=group_probes(self._first, int(kept[0]), params.pruning_ratio),

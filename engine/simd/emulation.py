@@ -152,6 +152,22 @@ def score_bytes(
     ranks[place : place + stop - column] = np.maximum(scores, np.float32(0)).view(np.int32)
 
 
+def multiply_bytes(
+    row: NDArray[np.int8],
+    row_sum: int,
+    quads: NDArray[np.uint8],
+    panel: int,
+    units: NDArray[np.float32],
+    unit: np.float32,
+    start: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    differences = quads[panel].astype(np.int32) - ZERO
+    products = np.einsum("qkj,qj->k", differences, row.reshape(-1, QUAD).astype(np.int32))
+    here = slice(panel * len(products), (panel + 1) * len(products))
+    out[here] = start[here] + np.float32(unit) * units[here] * products.astype(np.float32)
+
+
 def sieve_64(
     records: NDArray[np.uint8],
     place: int,

@@ -91,7 +91,7 @@ def first_writable_place() -> Path | None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it, so that no process reads a partial file."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # others may read it
     if not is_trusted(path.parent):
         raise PermissionError(f"{path.parent}: is open to other users")
     descriptor, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)

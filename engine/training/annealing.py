@@ -1,40 +1,41 @@
 """Dictionary Annealing: learn dictionaries offline from a sample, or online from a stream.
 
 Equation ↔ function: heat and cool are `cooling.kmeans_round`, cooling all dictionaries at once is
-`cooling.joint_round`, multi-path encoding is `encoding.Encoder`. A wide first dictionary is learned
-first by k-means, from the first rows or beforehand by a `FirstDictionaryTrainer`, and locked; the others
-are annealed on x − c_1(i_1).
+`cooling.joint_round`, multi-path encoding is `encoding.Encoder`. A wide first dictionary is learned first,
+here or by a `FirstDictionaryTrainer`, and locked; the others are annealed on x − c_1(i_1).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import as_rows, check_rows
+from aggtree.engine.clustering.distances import Map, as_rows, check_rows
 from aggtree.engine.clustering.distances_kernels import Rows
-from aggtree.engine.coding.encoding import CHUNK_ROWS, Encoder
-from aggtree.engine.coding.wide_dictionary import Chooser, learn_first_dictionary, word_chooser
+from aggtree.engine.coding.encoding import Encoder
+from aggtree.engine.coding.wide_dictionary import FirstWords, check_first_words, learn_first_dictionary
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import AnnealingParams, Cooling, dictionary_sizes
 from aggtree.engine.training.annealing_state import OnlineState, norm_ranges, pack_state, unpack_state
 from aggtree.engine.training.cooling import (
     JOINT_ROWS_PER_WORD,
-    Encode,
-    Map,
     Narrow,
-    descending_variance,
     distortion,
     encode_blocks,
     heat,
+    is_early,
     joint_round,
     kmeans_round,
     residual_start,
+    sorted_by_variance,
+    start_rows,
     temperature,
-    word_order,
+    thinned,
+    thinning,
 )
-from aggtree.engine.training.mixing import MIXED_ROWS_PER_WORD, leading_axes, mixed_round
+from aggtree.engine.training.mixing import MIXED_ROWS_PER_WORD, leading_axes, mixed_batch, mixed_round
 
 RIDGE = 1.0
 """Pull towards the present word, in rows, of every joint round."""
@@ -81,11 +82,11 @@ class DictionaryAnnealing:
             cooling=cooling,
         )
         self._layout = CodeLayout(self.params.words)
-        self._first: NDArray[np.float32] | None = None
-        self._chooser: Chooser | None = None
+        self._first: FirstWords | None = None
         self._narrow: Narrow | None = None
         self._codes: NDArray[np.uint8] | None = None
         self._online = OnlineState.empty()
+        self._shakes = False
         self._encoder: Encoder | None = None
         self._history: list[float] = []
 
@@ -94,15 +95,15 @@ class DictionaryAnnealing:
         """The dictionaries learned so far."""
         if self._narrow is None:
             raise ValueError("no dictionaries yet: call fit or partial_fit first")
-        words = (
-            self._narrow.words if self._first is None else np.concatenate((self._first, self._narrow.words))
-        )
+        narrow = self._narrow.words
+        words = narrow if self._first is None else np.concatenate((self._first.words, narrow))
         return Dictionaries(words, self._layout)
 
     @classmethod
     def of(cls, params: AnnealingParams) -> "DictionaryAnnealing":
         """A trainer with these parameters, of one stage."""
-        return cls(**{name: value for name, value in vars(params).items() if name != "stage"})
+        (trainer := cls(words=params.words)).params = params
+        return trainer
 
     @property
     def norm_ranges(self) -> NDArray[np.float32]:
@@ -132,21 +133,23 @@ class DictionaryAnnealing:
             trainer's state at these moments can be resumed.
         Rounds end after `rounds`, or when one without noise lowers E by less than `tolerance`.
         """
+        self._shakes = start is None
         if resume:
             rows, residue = self._go_on(x, map)
         else:
             self._history.clear()
             self._online = OnlineState.empty()
             if start is None:
-                self._narrow, self._first = None, first
+                self._narrow, self._first = None, None if first is None else FirstWords(first)
                 rows = self._check_batch(x, None if first is None else first.shape[1])
                 residue = self._start(rows, map)
             else:
                 rows = self._check_batch(x, start.dimension)
                 residue = self._adopt(start, rows, map)
-            self._codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
-            self._record(residue, self._codes, progress)
-        self._anneal(residue, start is None, map, progress)
+            here = self._rows_of_round(residue, 0)
+            self._codes = self._encode_round(self._narrow_or_fail(), here, 0, map)
+            self._record(here, self._codes, map, progress)
+        self._anneal(residue, map, progress)
         self._online = self._online.remember(rows, self._rng(0))
         self._codes = None
         self._encoder = None
@@ -163,7 +166,7 @@ class DictionaryAnnealing:
         rng = self._rng(1 + self._online.batches)
         residue = self._start(rows, map) if fresh else self._residue(rows, map)
         codes = self._encode_narrow(self._narrow_or_fail(), residue, map)
-        self._record(residue, codes)
+        self._record(residue, codes, map)
         if fresh and codes.shape[1] and not self._scarce(residue):
             self._update(residue, codes, rng, map)
         accepted = fresh or self._guarded_update(residue, codes, rng, map)
@@ -183,14 +186,15 @@ class DictionaryAnnealing:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything that `from_state` needs to continue bit for bit, as named arrays."""
-        return pack_state(self.params, self._first, self._narrow, self._online, self._history, self._codes)
+        first = None if self._first is None else self._first.words
+        return pack_state(self.params, first, self._narrow, self._online, self._history, self._codes)
 
     @classmethod
     def from_state(cls, state: dict[str, NDArray[np.generic]]) -> "DictionaryAnnealing":
         """The trainer that `state` was taken from."""
         params, first, words, online, history, codes = unpack_state(state)
         trainer = cls.of(params)
-        trainer._first = first
+        trainer._first = None if first is None else FirstWords(first)
         trainer._narrow = None if words is None else Narrow(words, trainer._narrow_layout())
         trainer._online = online
         trainer._history = history
@@ -224,26 +228,22 @@ class DictionaryAnnealing:
         if self._codes is None:
             raise ValueError("no fit was cut short: nothing to resume")
         rows = self._check_batch(x, self._narrow_or_fail().words.shape[1])
-        if len(rows) != len(self._codes):
-            raise ValueError(f"{len(rows)} vectors: the fit to resume had {len(self._codes)}")
-        return rows, self._residue(rows, map_)
+        residue = self._annealed_residue(rows, map_)
+        found = len(self._rows_of_round(residue, max(0, len(self._history) - 2)))
+        if found != len(self._codes):
+            raise ValueError(f"{found} vectors to anneal: the fit to resume had {len(self._codes)}")
+        return rows, residue
 
     def _start(self, rows: Rows, map_: Map) -> Rows:
         """Learn first dictionaries from scratch; returns the rows the narrow ones are annealed on."""
         rng = self._rng(0)
-        self._chooser = None
-        if self._first is not None and not self._layout.wide:
-            raise ValueError(f"no wide first dictionary in sizes {self.params.words}: give no first words")
-        if self._first is not None and len(self._first) != self.params.words[0]:
-            raise ValueError(f"{len(self._first)} first words: expected {self.params.words[0]} words")
+        if self._first is not None:
+            check_first_words(self._first.words, self._layout)
         if self._layout.wide and self._first is None:
-            self._first = learn_first_dictionary(rows, self.params.words[0], rng)
-        residue = self._residue(rows, map_)
-        layout = self._narrow_layout()
-        if layout.levels:
-            self._narrow = residual_start(residue, layout, rng)
-        else:
-            self._narrow = Narrow(np.zeros((0, rows.shape[1]), np.float32), layout)
+            self._first = FirstWords(learn_first_dictionary(rows, self.params.words[0], rng, map_))
+        residue = self._annealed_residue(rows, map_)
+        here, per_word = self._rows_of_round(residue, 0), start_rows(self.params, self._scarce(residue))
+        self._narrow = residual_start(here, self._narrow_layout(), rng, map_, per_word)
         return residue
 
     def _adopt(self, start: Dictionaries, rows: Rows, map_: Map) -> Rows:
@@ -252,91 +252,91 @@ class DictionaryAnnealing:
                 f"start has dictionaries of sizes {start.layout.words}, expected {self.params.words}"
             )
         locked = int(self._layout.wide)
-        self._first, self._chooser = (start.part(0).copy() if locked else None), None
+        self._first = FirstWords(start.part(0).copy()) if locked else None
         self._narrow = Narrow(start.words[start.starts[locked] :].copy(), self._narrow_layout())
-        return self._residue(rows, map_)
+        return self._annealed_residue(rows, map_)
 
     def _residue(self, rows: Rows, map_: Map) -> Rows:
         """Residues of a wide first dictionary; the rows themselves if there is none."""
-        if self._first is None:
-            return rows
-        if self._chooser is None:
-            self._chooser = word_chooser(self._first)
-        words, chooser = self._first, self._chooser
-        residue = np.empty(rows.shape, np.float32)
+        return rows if self._first is None else self._first.residue(rows, map_)
 
-        def subtract(start: int) -> None:
-            here = slice(start, start + CHUNK_ROWS)
-            residue[here] = rows[here] - words[chooser.assign(rows[here])[0]]
+    def _annealed_residue(self, rows: Rows, map_: Map) -> Rows:
+        """The residue of the rows that the last rounds anneal."""
+        step = thinning(self.params, len(rows), sum(self._narrow_layout().words), early=False)
+        return self._residue(thinned(rows, step), map_)
 
-        for _ in map_(subtract, range(0, len(rows), CHUNK_ROWS)):
-            pass
-        return residue
+    def _is_early(self, number: int) -> bool:
+        return self._shakes and is_early(self.params, number)
 
-    def _encode_narrow(self, narrow: Narrow, residue: Rows, map_: Map) -> NDArray[np.uint8]:
+    def _rows_of_round(self, rows: Rows, number: int) -> Rows:
+        """Those of the rows of the last rounds that round `number` anneals."""
+        words = sum(self._narrow_layout().words)
+        return thinned(rows, thinning(self.params, len(rows), words, early=self._is_early(number)), number)
+
+    def _encode_narrow(self, narrow: Narrow, residue: Rows, map_: Map, beam: int = 0) -> NDArray[np.uint8]:
         if narrow.layout.levels == 0:
             return np.empty((len(residue), 0), np.uint8)
-        return encode_blocks(narrow, residue, self.params.beam, map_)
+        return encode_blocks(narrow, residue, beam or self.params.beam, map_)
 
-    def _encode_by(self, map_: Map) -> Encode:
-        return lambda narrow, rows: self._encode_narrow(narrow, rows, map_)
+    def _encode_round(self, narrow: Narrow, rows: Rows, number: int, map_: Map) -> NDArray[np.uint8]:
+        beam = self.params.early_beam if self._is_early(number) else 0
+        return self._encode_narrow(narrow, rows, map_, beam)
 
-    def _anneal(self, residue: Rows, shake: bool, map_: Map, progress: Progress | None) -> None:
-        """Rounds of cooling until one gains too little; `shake` heats the early ones.
+    def _anneal(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
+        """Rounds of cooling until one gains too little; dictionaries from scratch are heated at first.
 
         Rows too few for joint cooling are mixed, or leave existing dictionaries as they are.
         """
         if self._scarce(residue):
-            if shake:
+            if self._shakes:
                 self._anneal_mixed(residue, map_, progress)
             return
-        shake = shake and self.params.cooling == "joint"
         rounds = self.params.rounds if self._narrow_or_fail().layout.levels else 0
-
-        def degree(number: int) -> float:
-            return temperature(number, rounds) if shake else 0.0
-
+        degrees = [temperature(number, rounds) if self._is_early(number) else 0.0 for number in range(rounds)]
         for number in range(len(self._history) - 1, rounds):
-            if number and degree(number - 1) == 0 and self._settled():
+            if number and degrees[number - 1] == 0 and self._settled():
                 return
-            codes, rng = self._codes, self._rng(number)
+            codes, rng, here = self._codes, self._rng(number), self._rows_of_round(residue, number)
             if codes is None or (number and self.params.cooling == "joint"):
-                codes = self._encode_narrow(heat(self._narrow_or_fail(), degree(number), rng), residue, map_)
-            self._codes = self._update(residue, codes, rng, map_)
-            self._record(residue, self._codes, progress)
+                hot = heat(self._narrow_or_fail(), degrees[number], rng)
+                codes = self._encode_round(hot, here, number, map_)
+            self._codes = self._update(here, codes, rng, map_)
+            self._record(here, self._codes, map_, progress)
 
     def _anneal_mixed(self, residue: Rows, map_: Map, progress: Progress | None) -> None:
-        """Rounds of cooling on mixtures of too few rows; E of the rows themselves is no reason to stop."""
+        """Rounds of cooling on mixtures of too few rows, whose E counts but for the last one."""
         layout = self._narrow_or_fail().layout
         if len(residue) < MIXED_ROWS_PER_WORD * max(layout.words):
             return
         space = leading_axes(residue, float(np.log2(layout.words).sum()))
-        flat, encode = space.project(residue), self._encode_by(map_)
+        flat = space.project(residue)
         for number in range(len(self._history) - 1, self.params.rounds):
-            self._narrow = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number))
-            self._codes = self._sort(encode(self._narrow, residue))
-            self._record(residue, self._codes, progress)
-
-    def _mixed(self, narrow: Narrow, residue: Rows, rng: np.random.Generator, map_: Map) -> Narrow:
-        """The dictionaries after a round on mixtures of a batch of few rows; of very few, as they were."""
-        if len(residue) < MIXED_ROWS_PER_WORD * max(narrow.layout.words):
-            return narrow
-        space = leading_axes(residue, float(np.log2(narrow.layout.words).sum()))
-        return mixed_round(narrow, space.project(residue), space, self._encode_by(map_), rng)
+            encode = partial(self._encode_round, number=number, map_=map_)
+            mixed = mixed_round(self._narrow_or_fail(), flat, space, encode, self._rng(number), map_)
+            self._narrow, self._codes = sorted_by_variance(mixed.narrow, mixed.codes)
+            error = mixed.error
+            if number + 1 == self.params.rounds:
+                self._codes = self._encode_narrow(self._narrow, residue, map_)
+                error = distortion(self._narrow, residue, self._codes, map_)
+            self._note(error, progress)
 
     def _scarce(self, rows: Rows) -> bool:
         """Whether these rows are too few to cool all words jointly."""
-        words = len(self._narrow_or_fail().words)
-        return self.params.cooling == "joint" and len(rows) < JOINT_ROWS_PER_WORD * words
+        least = JOINT_ROWS_PER_WORD * sum(self._narrow_layout().words)
+        return self.params.cooling == "joint" and len(rows) < least
 
-    def _record(self, residue: Rows, codes: NDArray[np.uint8], progress: Progress | None = None) -> None:
-        self._history.append(distortion(self._narrow_or_fail(), residue, codes))
+    def _record(
+        self, residue: Rows, codes: NDArray[np.uint8], map_: Map, progress: Progress | None = None
+    ) -> None:
+        self._note(distortion(self._narrow_or_fail(), residue, codes, map_), progress)
+
+    def _note(self, error: float, progress: Progress | None) -> None:
+        self._history.append(error)
         if progress is not None:
             progress(len(self._history) - 1, self._history[-1])
 
     def _settled(self) -> bool:
-        before, now = self._history[-2:]
-        return before - now <= self.params.tolerance * before
+        return self._history[-2] - self._history[-1] <= self.params.tolerance * self._history[-2]
 
     def _update(
         self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
@@ -354,15 +354,14 @@ class DictionaryAnnealing:
         """
         narrow = self._narrow_or_fail()
         if self.params.cooling == "joint":
-            return joint_round(narrow, residue, codes, np.full(len(narrow.words), weight), rng), codes
-        return kmeans_round(narrow, residue, codes, rng, self._encode_by(map_))
+            pull = np.full(len(narrow.words), weight)
+            return joint_round(narrow, residue, codes, pull, rng, map_), codes
+        return kmeans_round(narrow, residue, codes, rng, partial(self._encode_narrow, map_=map_))
 
     def _sort(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Put dictionaries, and these codes, into descending variance: beam and tree depend on it."""
-        narrow = self._narrow_or_fail()
-        order = descending_variance(narrow, codes)
-        self._narrow = narrow.with_words(np.ascontiguousarray(narrow.words[word_order(narrow, order)]))
-        return np.ascontiguousarray(codes[:, order])
+        self._narrow, codes = sorted_by_variance(self._narrow_or_fail(), codes)
+        return codes
 
     def _guarded_update(
         self, residue: Rows, codes: NDArray[np.uint8], rng: np.random.Generator, map_: Map
@@ -377,13 +376,13 @@ class DictionaryAnnealing:
         known = self._residue(self._online.sample, map_)
 
         def error(narrow: Narrow) -> float:
-            return distortion(narrow, known, self._encode_narrow(narrow, known, map_))
+            return distortion(narrow, known, self._encode_narrow(narrow, known, map_), map_)
 
         allowed = (1 + MAX_RISE) * error(before)
         age = max(0, self._online.batches - FAST_BATCHES) / FAST_BATCHES
         past = age * len(residue) / max(self.params.words[-1], 1)
         if self._scarce(residue):
-            target = self._mixed(before, residue, rng, map_)
+            target = mixed_batch(before, residue, partial(self._encode_narrow, map_=map_), rng, map_)
         else:
             target, codes = self._cool(residue, codes, RIDGE + past, rng, map_)
         # k-means knows no pull of the past: its step is cut as much as the past weighs.

@@ -92,7 +92,16 @@ def pack_state(
     state: dict[str, NDArray[np.generic]] = {
         "sizes": np.asarray(params.words, np.int64),
         "settings": np.asarray(
-            [params.beam, params.seed, params.rounds, params.cooling == "kmeans"], np.int64
+            [
+                params.beam,
+                params.seed,
+                params.rounds,
+                params.cooling == "kmeans",
+                params.early_rows,
+                params.late_rows,
+                params.early_beam,
+            ],
+            np.int64,
         ),
         "tolerance": np.asarray([params.tolerance], np.float64),
         "counts": np.asarray([online.batches, online.trusted, online.odd], np.int64),
@@ -123,7 +132,9 @@ def unpack_state(state: dict[str, NDArray[np.generic]]) -> Unpacked:
     missing = {"sizes", "settings", "tolerance", "counts", "sample", "distortions"} - state.keys()
     if missing:
         raise ValueError(f"not a state of dictionary annealing: {', '.join(sorted(missing))} missing")
-    beam, seed, rounds, by_kmeans = (int(value) for value in state["settings"])
+    # States of older versions end before the last three.
+    settings = [*(int(value) for value in state["settings"]), 0, 0, 0][:7]
+    beam, seed, rounds, by_kmeans, early_rows, late_rows, early_beam = settings
     cooling: Cooling = "kmeans" if by_kmeans else "joint"
     params = AnnealingParams(
         words=tuple(int(size) for size in state["sizes"]),
@@ -132,6 +143,9 @@ def unpack_state(state: dict[str, NDArray[np.generic]]) -> Unpacked:
         rounds=rounds,
         tolerance=float(state["tolerance"][0]),
         cooling=cooling,
+        early_rows=early_rows,
+        late_rows=late_rows,
+        early_beam=early_beam,
     )
     batches, trusted, odd = (int(value) for value in state["counts"])
     online = OnlineState(cast(Rows, np.array(state["sample"])), batches, trusted, odd)

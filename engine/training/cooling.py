@@ -6,28 +6,27 @@ improved k-means on {x'}, re-encode. From scratch both start as residual quantiz
 intermediate data set of an all-zero dictionary is the residue (`residual_start`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import NearestWord
+from aggtree.engine.clustering.distances import Map, NearestWord
 from aggtree.engine.clustering.distances_kernels import Rows
 from aggtree.engine.clustering.kmeans import choose_rows, improved_kmeans
 from aggtree.engine.coding.decoding_kernels import decode_rows
 from aggtree.engine.coding.encoding import CHUNK_ROWS, Encoder
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
+from aggtree.engine.params import AnnealingParams
 from aggtree.engine.training.least_squares import NormalEquations, solve
 from aggtree.engine.training.least_squares_kernels import squared_errors
-
-Map = Callable[..., Iterable[Any]]
 
 SWEEPS = 4
 """Gauss-Seidel sweeps per round; two already reach the minimum within 0.01 % on SIFT."""
 
 START_ROWS_PER_WORD = 128
+LEAST_START_ROWS_PER_WORD = 32
 
 JOINT_ROWS_PER_WORD = 20
 """With fewer rows for each word of all dictionaries joint least squares fits noise: at 5 rows, training
@@ -82,27 +81,72 @@ def decode(narrow: Narrow, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     return decoded
 
 
-def distortion(narrow: Narrow, rows: Rows, codes: NDArray[np.uint8]) -> float:
+def distortion(narrow: Narrow, rows: Rows, codes: NDArray[np.uint8], map_: Map = map) -> float:
     """E, the mean squared error of rows (n, d) encoded as codes (n, M)."""
     errors = np.empty(len(rows))
-    for start in range(0, len(rows), CHUNK_ROWS):
+
+    def measure(start: int) -> None:
         here = slice(start, start + CHUNK_ROWS)
         squared_errors(rows[here], decode(narrow, codes[here]), errors[here])
+
+    for _ in map_(measure, range(0, len(rows), CHUNK_ROWS)):
+        pass
     return float(errors.mean())
 
 
-def residual_start(rows: Rows, layout: CodeLayout, rng: np.random.Generator) -> Narrow:
-    """Dictionaries learned one after the other on the residues of the earlier ones."""
+def is_early(params: AnnealingParams, number: int) -> bool:
+    """Whether round `number` (from 0) has noise, and may take fewer rows and paths than the last ones."""
+    joint = params.cooling == "joint"
+    return joint and number < params.rounds and temperature(number, params.rounds) > 0
+
+
+def thinning(params: AnnealingParams, rows: int, words: int, *, early: bool) -> int:
+    """Every how-many-th of `rows` rows a round takes to anneal `words` words."""
+    per_word = params.early_rows if early else params.late_rows
+    if per_word == 0 or params.cooling != "joint":
+        return 1
+    return max(1, round(rows / (max(per_word, JOINT_ROWS_PER_WORD) * max(1, words))))
+
+
+def thinned(rows: Rows, step: int, turn: int = 0) -> Rows:
+    """Every `step`-th of rows (n, d), side by side; other rows in each of `step` turns."""
+    return rows if step == 1 else rows[turn % step :: step].copy()
+
+
+def start_rows(params: AnnealingParams, scarce: bool = False) -> int:
+    """Rows of each word that dictionaries start from: a few where rounds with noise take few.
+
+    scarce : whether rounds are mixed, which keep more of the start.
+    """
+    few = max(params.early_rows, LEAST_START_ROWS_PER_WORD)
+    return few if params.early_rows and not scarce else START_ROWS_PER_WORD
+
+
+def residual_start(
+    rows: Rows,
+    layout: CodeLayout,
+    rng: np.random.Generator,
+    map_: Map = map,
+    per_word: int = START_ROWS_PER_WORD,
+) -> Narrow:
+    """Dictionaries learned one after the other on the residues of the earlier ones.
+
+    per_word : rows of each word that k-means takes.
+    """
     residue = rows.astype(np.float32)
-    parts = []
+    parts: list[NDArray[np.float32]] = []
+
+    def subtract(start: int) -> None:
+        here = residue[start : start + CHUNK_ROWS]
+        here -= parts[-1][NearestWord(parts[-1]).assign(here)[0]]
+
     for size in layout.words:
-        sample = choose_rows(residue, min(len(rows), START_ROWS_PER_WORD * size), rng)
-        words = improved_kmeans(sample, np.zeros((size, rows.shape[1]), np.float32), rng, shrink=True)
-        labels, _ = NearestWord(words).assign(residue)
-        for first in range(0, len(rows), CHUNK_ROWS):
-            residue[first : first + CHUNK_ROWS] -= words[labels[first : first + CHUNK_ROWS]]
-        parts.append(words)
-    return Narrow(np.concatenate(parts), layout)
+        sample = choose_rows(residue, min(len(rows), per_word * size), rng)
+        nothing = np.zeros((size, rows.shape[1]), np.float32)
+        parts.append(improved_kmeans(sample, nothing, rng, shrink=True, map_=map_))
+        for _ in map_(subtract, range(0, len(rows), CHUNK_ROWS)):
+            pass
+    return Narrow(np.concatenate([np.zeros((0, rows.shape[1]), np.float32), *parts]), layout)
 
 
 def joint_round(
@@ -111,11 +155,12 @@ def joint_round(
     codes: NDArray[np.uint8],
     weights: NDArray[np.float64],
     rng: np.random.Generator,
+    map_: Map = map,
 ) -> Narrow:
     """Cool all dictionaries at once for the given codes; `weights` (S,) hold words where they are."""
     equations = NormalEquations.empty(narrow.layout, rows.shape[1])
-    equations.add(rows, codes)
-    words = solve(equations, narrow.words, weights, SWEEPS)
+    equations.add(rows, codes, map_)
+    words = solve(equations, narrow.words, weights, SWEEPS, map_)
     empty = np.flatnonzero((equations.uses() == 0) & (weights <= 1))
     return narrow.with_words(_reseed(narrow.with_words(words), rows, codes, empty, rng))
 
@@ -187,6 +232,8 @@ def descending_variance(narrow: Narrow, codes: NDArray[np.uint8]) -> NDArray[np.
     return order
 
 
-def word_order(narrow: Narrow, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of `words` when dictionaries stand in the given order, (S,) int64."""
-    return np.concatenate([np.arange(len(narrow.words))[narrow.part(number)] for number in order])
+def sorted_by_variance(narrow: Narrow, codes: NDArray[np.uint8]) -> tuple[Narrow, NDArray[np.uint8]]:
+    """The dictionaries by descending variance, and their codes (n, M) in the same order."""
+    order = descending_variance(narrow, codes)
+    rows = np.concatenate([np.arange(len(narrow.words))[narrow.part(number)] for number in order])
+    return narrow.with_words(np.ascontiguousarray(narrow.words[rows])), np.ascontiguousarray(codes[:, order])

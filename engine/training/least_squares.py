@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import panel_layout
+from aggtree.engine.clustering.distances import Map, panel_layout
 from aggtree.engine.clustering.distances_kernels import Rows, multiply_rows
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.simd.instructions.products import TILE_ROWS
 from aggtree.engine.simd.vector_code import LANES
 from aggtree.engine.training.least_squares_kernels import add_by_word, count_pairs
+
+COLUMNS = 64
+"""Dimensions that one task works on: each is a problem of its own. A multiple of LANES."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,18 @@ class NormalEquations:
         """(M + 1,) first word of each dictionary."""
         return np.concatenate(([0], np.cumsum(self.layout.words))).astype(np.int64)
 
-    def add(self, rows: Rows, codes: NDArray[np.uint8]) -> None:
-        """Add rows (n, d) and their codes (n, M)."""
-        count_pairs(codes, self.first, self.counts)
-        add_by_word(rows, codes, self.first, self.sums)
+    def add(self, rows: Rows, codes: NDArray[np.uint8], map_: Map = map) -> None:
+        """Add rows (n, d) and their codes (n, M); `map_` runs over blocks of dimensions."""
+        dimension = self.sums.shape[1]
+
+        def add_columns(start: int) -> None:
+            if start < 0:
+                count_pairs(codes, self.first, self.counts)
+            else:
+                add_by_word(rows, codes, self.first, self.sums, start, min(start + COLUMNS, dimension))
+
+        for _ in map_(add_columns, [-1, *range(0, dimension, COLUMNS)]):
+            pass
 
     def uses(self) -> NDArray[np.int64]:
         """Number of rows that use each word, (S,)."""
@@ -49,19 +60,42 @@ class NormalEquations:
 
 
 def solve(
-    equations: NormalEquations, words: NDArray[np.float32], weights: NDArray[np.float64], sweeps: int
+    equations: NormalEquations,
+    words: NDArray[np.float32],
+    weights: NDArray[np.float64],
+    sweeps: int,
+    map_: Map = map,
 ) -> NDArray[np.float32]:
     """Words (S, d) after `sweeps` of block Gauss-Seidel, starting from `words`.
 
     weights : (S,) pull of each word towards its present value, in rows. A positive weight keeps a
-    rarely used word from chasing its few rows.
+    rarely used word from chasing its few rows. `map_` runs over blocks of dimensions.
     """
+    couplings, result = _couplings(equations), np.empty_like(words)
+
+    def solve_columns(start: int) -> None:
+        here = slice(start, start + COLUMNS)
+        part = NormalEquations(equations.layout, equations.counts, equations.sums[:, here])
+        result[:, here] = _solved(part, couplings, np.ascontiguousarray(words[:, here]), weights, sweeps)
+
+    for _ in map_(solve_columns, range(0, words.shape[1], COLUMNS)):
+        pass
+    return result
+
+
+def _solved(
+    equations: NormalEquations,
+    others: list[NDArray[np.float32]],
+    words: NDArray[np.float32],
+    weights: NDArray[np.float64],
+    sweeps: int,
+) -> NDArray[np.float32]:
+    """The words after some sweeps, in some dimensions."""
     dimension = words.shape[1]
     padded = -(-dimension // LANES) * LANES
     first = equations.first
     # Products want the words transposed: "word" k of these panels is dimension k of all words.
     panels = panel_layout(np.ascontiguousarray(words.T), padded)
-    others = _couplings(equations)
     uses = equations.uses() + weights
     target = equations.sums + weights[:, None] * words
     start = np.zeros(padded, np.float32)

@@ -23,22 +23,33 @@ def count_pairs(codes: NDArray[np.uint8], first: NDArray[np.int64], counts: NDAr
 
 @kernel
 def add_by_word(
-    rows: Rows, codes: NDArray[np.uint8], first: NDArray[np.int64], sums: NDArray[np.float64]
+    rows: Rows,
+    codes: NDArray[np.uint8],
+    first: NDArray[np.int64],
+    sums: NDArray[np.float64],
+    start: int,
+    stop: int,
 ) -> None:
-    """sums (S, d) += BᵀX: every row is added to each of its words."""
+    """Columns start..stop of sums (S, d) += BᵀX: every row is added to each of its words."""
     for r in range(rows.shape[0]):
         for m in range(codes.shape[1]):
             total = sums[first[m] + codes[r, m]]
-            for j in range(rows.shape[1]):
+            for j in range(start, stop):
                 total[j] += rows[r, j]
 
 
 @kernel
 def squared_errors(rows: Rows, decoded: NDArray[np.float32], out: NDArray[np.float64]) -> None:
-    """out[r] = ‖rows[r] − decoded[r]‖² in float64."""
+    """out[r] = ‖rows[r] − decoded[r]‖² in float64, summed in two parts."""
+    whole = rows.shape[1] // 2 * 2
     for r in range(rows.shape[0]):
-        total = 0.0
-        for j in range(rows.shape[1]):
+        even = odd = 0.0
+        for j in range(0, whole, 2):
             difference = np.float64(rows[r, j]) - np.float64(decoded[r, j])
-            total += difference * difference
-        out[r] = total
+            even += difference * difference
+            difference = np.float64(rows[r, j + 1]) - np.float64(decoded[r, j + 1])
+            odd += difference * difference
+        for j in range(whole, rows.shape[1]):
+            difference = np.float64(rows[r, j]) - np.float64(decoded[r, j])
+            even += difference * difference
+        out[r] = even + odd

@@ -8,15 +8,16 @@ few_rows` compares the choices.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import products
+from aggtree.engine.clustering.distances import Map, products
 from aggtree.engine.clustering.distances_kernels import Rows
 from aggtree.engine.clustering.kmeans import principal_axes
 from aggtree.engine.coding.encoding import CHUNK_ROWS
-from aggtree.engine.training.cooling import JOINT_ROWS_PER_WORD, SWEEPS, Encode, Narrow
+from aggtree.engine.training.cooling import JOINT_ROWS_PER_WORD, SWEEPS, Encode, Narrow, distortion
 from aggtree.engine.training.least_squares import NormalEquations, solve
 
 MIXED_ROWS_PER_WORD = 16
@@ -31,10 +32,11 @@ SPARE_AXES = 2
 
 @dataclass(frozen=True)
 class LeadingAxes:
-    """The mean (d,) float32 of some rows and their leading principal axes (P, d) float32."""
+    """The mean (d,) float32 of some rows, their leading principal axes (P, d) float32, and E beside these."""
 
     centre: NDArray[np.float32]
     axes: NDArray[np.float32]
+    beside: float
 
     def project(self, rows: Rows) -> NDArray[np.float32]:
         """Coordinates (n, P) of rows (n, d) on the axes, seen from the mean."""
@@ -64,7 +66,7 @@ def leading_axes(rows: Rows, bits: float) -> LeadingAxes:
     whose variance exceeds t (reverse water-filling).
     """
     centre = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-    everything = LeadingAxes(centre, principal_axes(rows.astype(np.float32)))
+    everything = LeadingAxes(centre, principal_axes(rows.astype(np.float32)), 0.0)
     spread = np.zeros(rows.shape[1])
     for start in range(0, len(rows), CHUNK_ROWS):
         flat = everything.project(rows[start : start + CHUNK_ROWS])
@@ -73,12 +75,27 @@ def leading_axes(rows: Rows, bits: float) -> LeadingAxes:
     # log2 t when the first 1, 2, ... axes are described.
     error = (np.cumsum(np.log2(spread)) - 2 * bits) / np.arange(1, len(spread) + 1)
     described = np.count_nonzero(np.log2(spread) > error)
-    return LeadingAxes(centre, np.ascontiguousarray(everything.axes[: max(1, SPARE_AXES * described)]))
+    kept = max(1, SPARE_AXES * described)
+    beside = float(spread[kept:].sum())
+    return LeadingAxes(centre, np.ascontiguousarray(everything.axes[:kept]), beside)
+
+
+class MixedRound(NamedTuple):
+    """What a round on mixtures gives: dictionaries, and codes and E of the mixtures of its last pass."""
+
+    narrow: Narrow
+    codes: NDArray[np.uint8]
+    error: float
 
 
 def mixed_round(
-    narrow: Narrow, rows: NDArray[np.float32], space: LeadingAxes, encode: Encode, rng: np.random.Generator
-) -> Narrow:
+    narrow: Narrow,
+    rows: NDArray[np.float32],
+    space: LeadingAxes,
+    encode: Encode,
+    rng: np.random.Generator,
+    map_: Map = map,
+) -> MixedRound:
     """Cool all dictionaries at once on mixtures of `rows` (n, P), which are projected on `space`.
 
     About JOINT_ROWS_PER_WORD rows for each word are made up, in whole passes. A pull on each word as strong
@@ -89,9 +106,22 @@ def mixed_round(
     passes = max(1, round(JOINT_ROWS_PER_WORD * len(flat.words) / len(rows)))
     for _ in range(passes):
         mixed = mixed_rows(rows, rng)
-        equations.add(mixed, encode(flat, mixed))
+        codes = encode(flat, mixed)
+        equations.add(mixed, codes, map_)
     pull = passes * len(rows) / np.repeat(flat.layout.words, flat.layout.words)
-    return space.raise_up(flat.with_words(solve(equations, flat.words, pull, SWEEPS)))
+    cooled = flat.with_words(solve(equations, flat.words, pull, SWEEPS, map_))
+    error = distortion(cooled, mixed, codes, map_) + space.beside
+    return MixedRound(space.raise_up(cooled), codes, error)
+
+
+def mixed_batch(
+    narrow: Narrow, rows: Rows, encode: Encode, rng: np.random.Generator, map_: Map = map
+) -> Narrow:
+    """The dictionaries after a round on mixtures of a batch of few rows (n, d); of very few, unchanged."""
+    if len(rows) < MIXED_ROWS_PER_WORD * max(narrow.layout.words):
+        return narrow
+    space = leading_axes(rows, float(np.log2(narrow.layout.words).sum()))
+    return mixed_round(narrow, space.project(rows), space, encode, rng, map_).narrow
 
 
 def mixed_rows(rows: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:

@@ -11,14 +11,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import as_rows
+from aggtree.engine.clustering.distances import Map, as_rows
 from aggtree.engine.coding.encoding import CHUNK_ROWS, Encoder
 from aggtree.engine.coding.stages import stages
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import AnnealingParams
 from aggtree.engine.training.annealing import DictionaryAnnealing, Progress
 from aggtree.engine.training.annealing_state import norm_ranges
-from aggtree.engine.training.cooling import Map
+from aggtree.engine.training.cooling import thinned, thinning
 
 State = dict[str, NDArray[np.generic]]
 STAGES = "stages"
@@ -79,9 +79,17 @@ class StagedAnnealing:
                 trainer.fit(rows, start=known, first=words, resume=again, map=map, progress=report)
             rounds += len(trainer.distortions)
             if number + 1 < len(self._trainers):
+                if number == 0:
+                    # Only a wide first dictionary learns from more rows than the last rounds anneal.
+                    rows = thinned(as_rows(rows), self._thinning(len(rows)))
                 rows = _residue(trainer, rows, map)
         self._encoder = None
         return self
+
+    def _thinning(self, rows: int) -> int:
+        """Every how-many-th row is annealed by the last rounds of the first stage, which is the largest."""
+        words = self._trainers[0].params.words[int(self._layout.wide) :]
+        return thinning(self.params, rows, sum(words), early=False)
 
     def partial_fit(self, batch: NDArray[np.generic], *, map: Map = map) -> Self:
         """Continue learning from one batch (n, d), stage after stage."""

@@ -18,11 +18,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from aggtree.engine.clustering.distances import as_rows, check_rows
+from aggtree.engine.clustering.distances import ASSIGNED_ROWS, Map, as_rows, check_rows
 from aggtree.engine.clustering.distances_kernels import Rows
 from aggtree.engine.clustering.kmeans import WordSums, errors_left
 from aggtree.engine.coding.wide_dictionary import PROBES, word_chooser
-from aggtree.engine.training.cooling import Map
 
 PASSES = 6
 """Most passes of Lloyd's algorithm."""
@@ -38,9 +37,6 @@ LAST_PASSES = 2
 
 TOLERANCE = 1e-3
 """Passes end when one lowers E by less than this fraction."""
-
-BLOCK_ROWS = 8192
-"""Rows assigned at a time: enough for each group of words to meet many of them."""
 
 SPARE_SHARE = 1 / 16
 """Words that can be moved after one pass, of all; the others wait for the next."""
@@ -92,15 +88,15 @@ class LloydPass:
         """Take rows (n, d); `map_` runs over fixed blocks of them."""
 
         def assign(start: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-            rows = as_rows(batch[start : start + BLOCK_ROWS])
+            rows = as_rows(batch[start : start + ASSIGNED_ROWS])
             lengths = check_rows(rows, self._dimension, start)
             labels, scores = self._chooser.assign(rows)
             return labels, errors_left(lengths, scores)
 
-        starts = range(0, len(batch), BLOCK_ROWS)
+        starts = range(0, len(batch), ASSIGNED_ROWS)
         for start, (labels, errors) in zip(starts, map_(assign, starts), strict=True):
             # In the order of the rows, whoever assigned them: sums of floats depend on it.
-            rows = as_rows(batch[start : start + BLOCK_ROWS])
+            rows = as_rows(batch[start : start + ASSIGNED_ROWS])
             self._sums.add(rows, labels)
             self._far.add(rows, errors, rng)
             self._error += float(errors.sum())

@@ -8,6 +8,7 @@ import click
 
 from aggtree.engine.params import METRICS, AnnealingParams, Cooling
 from aggtree.engine.search.request import Rerank
+from aggtree.jobs.planning.defaults import QUALITIES
 from aggtree.jobs.running.job_run import DEFAULT_MEMORY
 from aggtree.jobs.running.progress import JsonProgress, Progress, make_progress
 
@@ -130,6 +131,7 @@ recipe_options = _apply(
         _count("--train-rows", "N", "Rows to train on, in all passes."),
         _count("--batch-rows", "N", "Rows of a training batch.", "100000"),
         _count("--shard-rows", "N", "Rows of a code shard."),
+        _choice("--quality", QUALITIES, "How much time training may take."),
         _choice("--cooling", get_args(Cooling), "How dictionaries are refined; kmeans as in the paper."),
         _count("--bucket", "T", "Nodes of at most T vectors are not split.", "by words"),
         _count(

@@ -75,7 +75,7 @@ class SearchOptions:
     default="auto",
     show_default=True,
     metavar="R|auto",
-    help="Re-rank the best R, at least k, by exact distance; 0 for none. auto: if the vectors are at hand.",
+    help="Re-rank the best R, at least k, by exact distance; 0 for none. auto: if the vectors are available.",
 )
 @click.option(
     "--within",

@@ -10,9 +10,10 @@ from aggtree.jobs.cli.tables import print_json
 
 @click.command("warm-up")
 @click.argument("index", type=click.Path(path_type=Path), required=False)
+@click.option("--vectors", metavar="PATH", help="Where the vectors are, if not where they were at the build.")
 @click.option("--check", is_flag=True, help="Compile nothing; exit code 1 if anything is missing.")
 @json_option
-def warm_up(index: Path | None, *, check: bool, as_json: bool) -> None:
+def warm_up(index: Path | None, *, vectors: str | None, check: bool, as_json: bool) -> None:
     """Compile the kernels for this processor ahead of time.
 
     Those that searches of INDEX need, with filters, deleted rows, segments and re-ranking; without INDEX,
@@ -26,7 +27,7 @@ def warm_up(index: Path | None, *, check: bool, as_json: bool) -> None:
     """
     from aggtree.jobs.warm_up import warm_up as compile_ahead
 
-    missing = compile_ahead(index, check=check, progress=progress_for(as_json))
+    missing = compile_ahead(index, vectors=vectors, check=check, progress=progress_for(as_json))
     if as_json:
         print_json({"missing" if check else "compiled": list(missing)})
     elif check:

@@ -13,6 +13,7 @@ from aggtree.engine.coding.encoding import Encoder
 from aggtree.engine.coding.wide_dictionary import word_chooser
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.training.wide_dictionary_trainer import PASSES
+from aggtree.engine.training.work import fit_work
 from aggtree.engine.transform import find_transform
 from aggtree.engine.tree.code_order import sort_codes
 from aggtree.engine.tree.layout import build_tree_partition
@@ -20,7 +21,6 @@ from aggtree.jobs.planning.costs import Workload, index_bytes
 from aggtree.jobs.planning.defaults import words_of_bytes
 from aggtree.jobs.planning.plan import Plan, StageName
 from aggtree.jobs.planning.recipe import Choices, Recipe, make_recipe
-from aggtree.jobs.planning.training_rows import training_rows
 from aggtree.jobs.running.job_run import RunOptions, cluster_of, plan_of, workload_of
 from aggtree.jobs.running.tasks import single_threaded_blas
 from aggtree.storage.sources.base import VectorSource
@@ -30,7 +30,6 @@ SAMPLE_ROWS = 2000
 CODE_ROWS = 200_000
 TRAIN_FACTOR = 1.7  # a training row against an encoded one: statistics, the solver, the guard's second look
 FIRST_FACTOR = 0.9  # a row of the first dictionary's passes against choosing its word: most look at less
-FIRST_BATCH_FACTOR = 15.0  # the first batch is annealed in about that many rounds
 COMMIT_BYTES_PER_SECOND = 400e6
 
 
@@ -105,12 +104,12 @@ def _estimate(source: VectorSource, recipe: Recipe, plan: Plan) -> dict[StageNam
     sample = find_transform(sample).apply(sample)[0]
     with single_threaded_blas():
         first, encode, sort, build = _measure(sample, recipe)
-    learned = int(recipe.trains)
-    train_rows = recipe.train_rows + FIRST_BATCH_FACTOR * min(recipe.batch_rows, recipe.train_rows)
-    wide = recipe.words[0] if first else 0
-    words_from = training_rows(rows, recipe.batch_rows, recipe.train_rows, wide).first
-    passes = FIRST_FACTOR * PASSES * sum(stop - start for start, stop in words_from)
-    training = learned * (passes * first + TRAIN_FACTOR * train_rows * encode)
+    read = recipe.training_rows(rows)
+    passes = FIRST_FACTOR * PASSES * sum(stop - start for start, stop in read.first)
+    learns = not (read.first or recipe.reused)
+    annealed = sum(fit_work(recipe.annealing, read.batch_rows, learns_first=learns))
+    later = TRAIN_FACTOR * read.batch_rows * (read.count - 1)
+    training = int(recipe.trains) * (passes * first + (annealed + later) * encode)
     return {
         "train": training / plan.stage("train").workers,
         "encode": rows * encode / plan.stage("encode").workers,

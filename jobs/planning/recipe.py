@@ -24,8 +24,9 @@ from aggtree.engine.params import (
 from aggtree.engine.tree.planes import allows_planes
 from aggtree.jobs.planning import costs, defaults
 from aggtree.jobs.planning.costs import Workload
+from aggtree.jobs.planning.defaults import Quality
 from aggtree.jobs.planning.reused_dictionaries import ReusedDictionaries
-from aggtree.jobs.planning.training_rows import training_rows
+from aggtree.jobs.planning.training_rows import TrainingRows, training_rows
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.sources.base import VectorSource
@@ -46,6 +47,9 @@ _LATER: dict[str, Any] = {
     "tolerance": AnnealingParams.tolerance,
     "planes": False,
     "stage": AnnealingParams.stage,
+    "early_rows": AnnealingParams.early_rows,
+    "late_rows": AnnealingParams.late_rows,
+    "early_beam": AnnealingParams.early_beam,
 }
 """Values that older builds do not record: left out of the JSON where they have these defaults."""
 
@@ -100,6 +104,12 @@ class Recipe:
         """Rows of a shard's inner chunk."""
         whole = self.shard_rows % defaults.CHUNK_ROWS == 0
         return defaults.CHUNK_ROWS if whole else self.shard_rows
+
+    def training_rows(self, rows: int) -> TrainingRows:
+        """The rows of a source of `rows` rows that training reads."""
+        learned = self.words[0] if CodeLayout(self.words).wide and not self.reused else 0
+        spread = self.annealing.early_rows > 0
+        return training_rows(rows, self.batch_rows, self.train_rows, learned, spread=spread)
 
     @property
     def trains(self) -> bool:
@@ -169,6 +179,7 @@ class Choices:
     words, dictionaries : sizes of the dictionaries, and how many; or the index whose dictionaries are reused.
     continue_training : continue to train the reused dictionaries.
     annealing : all but its words, which the two above decide.
+    quality : how much work training may take; decides rounds, and the rows and paths of each.
     bytes_per_vector : instead of words: bytes of a code, all but the first label, in planes.
     size : instead of both: bytes of the whole index, which choose the bytes of a code.
     planes : whether the dictionaries that are reused are those of an index whose leaves are in planes.
@@ -182,6 +193,7 @@ class Choices:
     dictionaries: int | str | os.PathLike[str] | None = None
     continue_training: bool = False
     annealing: AnnealingParams = field(default_factory=AnnealingParams)
+    quality: Quality = "default"
     train_rows: int | None = None
     batch_rows: int | None = None
     shard_rows: int | None = None
@@ -278,14 +290,14 @@ def choose_recipe(rows: int, choices: Choices | None = None) -> Recipe:
     chosen = choices or Choices()
     words = choose_words(rows, chosen)
     annealing = replace(chosen.annealing, words=words)
-    if chosen.in_planes:
-        stage = annealing.stage or defaults.SHORT_STAGE
-        annealing = replace(annealing, rounds=defaults.SHORT_ROUNDS, stage=stage)
+    if annealing.cooling == "joint" and annealing.rounds == AnnealingParams.rounds:
+        annealing = defaults.scheduled(annealing, chosen.quality, planes=chosen.in_planes)
+    train_rows = chosen.train_rows or defaults.default_train_rows(rows, words, planes=chosen.in_planes)
     return Recipe(
         annealing=annealing,
         tree=chosen.tree(words, rows),
-        batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, chosen.train_rows),
-        train_rows=chosen.train_rows or defaults.default_train_rows(rows, words, planes=chosen.in_planes),
+        batch_rows=chosen.batch_rows or defaults.default_batch_rows(rows, train_rows),
+        train_rows=train_rows,
         shard_rows=chosen.shard_rows or defaults.default_shard_rows(rows),
         skip_invalid=chosen.skip_invalid,
         metric=chosen.metric,
@@ -299,8 +311,8 @@ def check_training_rows(source: VectorSource, recipe: Recipe) -> None:
     """
     words = recipe.words
     wide = CodeLayout(words).wide
-    found = training_rows(source.rows, recipe.batch_rows, recipe.train_rows, words[0] if wide else 0)
-    batch = found.batches[0][1] - found.batches[0][0]
+    found = recipe.training_rows(source.rows)
+    batch = found.batch_rows
     first = sum(stop - start for start, stop in found.first) or batch
     narrow = max(words[wide:], default=0)
     if wide and first < words[0]:

@@ -16,6 +16,10 @@ FIRST_ROWS_PER_WORD = 60
 `python -m bench training first_words` measures what fewer and more of them give.
 """
 
+PIECES = 16
+"""Ranges that a batch consists of where it is the only one: it stands for the whole source."""
+LEAST_PIECE = 1000
+"""Rows of a piece, at least: fewer are not worth a read of their own."""
 SAMPLE_PLACES = 64
 """Ranges of a sample of rows."""
 SAMPLE_ROWS, SAMPLE_VALUES = 4096, 1 << 19
@@ -27,16 +31,36 @@ Range = tuple[int, int]
 @dataclass(frozen=True, kw_only=True)
 class TrainingRows:
     """batches : row ranges of equal size, one after the other annealed on.
+    pieces : consecutive ranges of `batches` that make up one batch.
     first : row ranges from which a wide first dictionary is learned, in each of its passes; none when it is
         learned from the one batch there is, or when there is no such dictionary.
     """
 
     batches: list[Range]
     first: list[Range]
+    pieces: int = 1
+
+    @property
+    def count(self) -> int:
+        """Batches."""
+        return len(self.batches) // self.pieces
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch."""
+        return sum(stop - start for start, stop in self.batches[: self.pieces])
 
 
-def training_rows(rows: int, batch_rows: int, train_rows: int, words: int) -> TrainingRows:
-    """The rows to train on `train_rows` of a source, with a wide first dictionary of `words` words or 0."""
+def training_rows(
+    rows: int, batch_rows: int, train_rows: int, words: int, *, spread: bool = False
+) -> TrainingRows:
+    """The rows to train on `train_rows` of a source, with a wide first dictionary of `words` words or 0.
+
+    spread : take the only batch from all over a source that has at least twice its rows.
+    """
+    large = batch_rows >= PIECES * LEAST_PIECE and rows >= 2 * batch_rows
+    if spread and train_rows <= batch_rows and large:
+        return _spread_rows(rows, batch_rows, words)
     batches = batch_ranges(rows, batch_rows, train_rows)
     distinct = sorted(set(batches))
     if words == 0 or len(distinct) == 1:
@@ -49,6 +73,22 @@ def training_rows(rows: int, batch_rows: int, train_rows: int, words: int) -> Tr
     if cells >= 2 * len(distinct):
         starts = [number * cells // len(distinct) * size for number in range(len(distinct))]
     return TrainingRows(batches=batches, first=[(start, start + length) for start in starts])
+
+
+def _spread_rows(rows: int, batch_rows: int, words: int) -> TrainingRows:
+    """One batch in pieces; a first dictionary that needs more rows learns from others."""
+    length = batch_rows // PIECES
+    batches = [(start, start + length) for start in _starts(rows, PIECES, 0.5)]
+    wanted, first = min(FIRST_ROWS_PER_WORD * words, rows), []
+    if wanted > batch_rows:
+        count = -(-wanted // length)
+        first = [(start, min(rows, start + length)) for start in _starts(rows, count, 0.0)]
+    return TrainingRows(batches=batches, first=first, pieces=PIECES)
+
+
+def _starts(rows: int, count: int, part: float) -> list[int]:
+    """Where to begin in each of `count` equal cells of a source."""
+    return [int((number + part) * (rows // count)) for number in range(count)]
 
 
 def first_rows(words: int, batch_rows: int, batches: int) -> int:

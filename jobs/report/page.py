@@ -184,7 +184,7 @@ def _bin_name(number: int) -> str:
 def code_section(index: Index, figures: IndexFigures) -> Section:
     codes = figures.codes
     if codes is None:
-        reason = figures.missing.get("codes", "not at hand")
+        reason = figures.missing.get("codes", "not available")
         return Section(title="Codes", note=f"The codes could not be read: {reason}")
     shown = [_usage_figure(codes), _mutual_figure(codes)]
     if codes.errors:
@@ -192,7 +192,7 @@ def code_section(index: Index, figures: IndexFigures) -> Section:
     place = "the first segment" if index.manifest.appended_segments else "the index"
     note = f"From {codes.rows:,} codes spread over {place}."
     if not codes.errors:
-        note += f" The vectors are not at hand, so errors are not shown: {figures.missing.get('vectors', '')}"
+        note += f" Errors need the vectors, which are not available: {figures.missing.get('vectors', '')}"
     return Section(title="Codes", note=note, figures=shown)
 
 

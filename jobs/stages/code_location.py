@@ -13,8 +13,10 @@ from aggtree.jobs.planning.recipe import Recipe
 from aggtree.storage.errors import BuildMismatchError, DiskError, IndexFormatError, UnreachableError
 from aggtree.storage.index.code_store import CodeStore, ShardRecord, create_code_store
 from aggtree.storage.index.file_record import FileRecord, RemoteCodes
-from aggtree.storage.index.format import CODES
+from aggtree.storage.index.format import CODES, DICTIONARIES
+from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.index.segment_manifest import SegmentManifest
+from aggtree.storage.index.writer import file_record
 from aggtree.storage.places import seal_of
 from aggtree.storage.remote_files import is_url
 from aggtree.storage.work.job_record import JobRecord
@@ -68,6 +70,24 @@ def check_built_place(segment: SegmentManifest, index: Path, codes: str | None) 
 def shard_records(job: JobRecord) -> dict[int, ShardRecord]:
     """The shards that were written, by number."""
     return {number: ShardRecord.from_json(record) for number, record in job.done("encode").items()}
+
+
+def forget_codes_of_other_dictionaries(job: JobRecord) -> None:
+    """Encode all shards again if the dictionaries of a committed build were trained again, and are others.
+
+    Another release may train others on the same rows.
+    """
+    try:
+        segments = read_manifest(job.index).segments
+    except IndexFormatError:
+        return
+    path = f"{job.build_directory.name}/{DICTIONARIES}"
+    for segment in segments:
+        if (
+            segment.build == job.build
+            and segment.file(DICTIONARIES).blocks != file_record(job.index, path).blocks
+        ):
+            job.forget("encode")
 
 
 def store_records(job: JobRecord, store: CodeStore) -> tuple[FileRecord, ...]:

@@ -23,7 +23,7 @@ from aggtree.storage.work.job_record import JobRecord
 def measured_quality(
     job: JobRecord, recipe: Recipe, source: VectorSource | None, store: CodeStore
 ) -> Quality | None:
-    """The quality of the codes in `store`; None if the vectors are not at hand, or cannot be read."""
+    """The quality of the codes in `store`; None if the vectors are not available or cannot be read."""
     if source is None:
         return None
     with suppress(AggtreeError), single_threaded_blas():

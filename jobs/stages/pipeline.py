@@ -34,7 +34,13 @@ from aggtree.jobs.stages.build import (
     load_splits,
     save_splits,
 )
-from aggtree.jobs.stages.code_location import open_codes, remote_codes, shard_records, store_records
+from aggtree.jobs.stages.code_location import (
+    forget_codes_of_other_dictionaries,
+    open_codes,
+    remote_codes,
+    shard_records,
+    store_records,
+)
 from aggtree.jobs.stages.commit import placed
 from aggtree.jobs.stages.drift import DRIFT_ROWS, note_training_error
 from aggtree.jobs.stages.encode import EncodeTask, encode_shard
@@ -150,6 +156,7 @@ class Stages:
         )
         transform = load_dictionaries(self.dictionaries)[0].transform
         curve = learning_curve(load_state(train_job.checkpoint), transform)
+        forget_codes_of_other_dictionaries(self.job)
         self.job.record_done("train", 0, {"error": error} | curve)
         remove_file(train_job.checkpoint)
         self.runner.end("train", error=f"{error:.5g}")

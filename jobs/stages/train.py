@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggtree.engine.clustering.distances import as_rows
-from aggtree.engine.coding.stages import stages
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams, Metric
 from aggtree.engine.training.staged import Trainer, make_trainer, trainer_from_state
 from aggtree.engine.training.wide_dictionary_trainer import PASSES, FirstDictionaryTrainer
+from aggtree.engine.training.work import fit_work
 from aggtree.engine.transform import Transform, find_transform
 from aggtree.jobs.planning.training_rows import Range, TrainingRows, cut_at, spread_ranges, training_rows
 from aggtree.jobs.running.progress import Progress
@@ -36,6 +38,8 @@ from aggtree.storage.sources.base import VectorSource
 
 CHECKPOINT = "trainer"
 BATCHES_DONE = "job_batches_done"
+TRANSFORMS = {"job_transforms": np.ones(1, np.int64)}
+"""In checkpoints of rows that were transformed; those of releases that did not transform rows have none."""
 CHECKPOINT_ROUNDS = 5  # of annealing the first batch
 SAMPLE_VALUES = 1 << 20
 """Numbers in the rows that give the transform."""
@@ -86,10 +90,12 @@ def thread_map(threads: int) -> Iterator[Map]:
 
 def train(source: VectorSource, job: TrainJob, *, threads: int, ahead: int, progress: Progress) -> float:
     """Train dictionaries and write them; returns the mean squared error of the last batch."""
-    rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words)
+    spread = job.params.early_rows > 0
+    rows = training_rows(source.rows, job.batch_rows, job.train_rows, job.wide_words, spread=spread)
     state = load_state(job.checkpoint) if job.checkpoint.exists() else {}
     with single_threaded_blas(), thread_map(threads) as mapper:
-        transform = _learned_transform(source, job, ahead)
+        known = not state or TRANSFORMS.keys() <= state.keys()
+        transform = _learned_transform(source, job, ahead) if known else Transform()
         run = _Training(source, job, rows, ahead, mapper, progress, transform)
         if BATCHES_DONE in state:
             trainer, done = trainer_from_state(state), int(state[BATCHES_DONE][0])
@@ -153,22 +159,23 @@ class _Training:
         """Row passes of the first dictionary: one draws words, the others move them."""
         return (1 + PASSES) * self.pass_rows
 
-    @property
-    def all_rounds(self) -> int:
-        """Maximum number of rounds of all stages; each stage but the first has one more, which starts it."""
-        count = max(1, len(stages(CodeLayout(self.job.params.words), self.job.params.stage)))
-        return count * self.job.params.rounds + count - 1
+    @cached_property
+    def fit_work(self) -> NDArray[np.float64]:
+        """Work of the first batch up to its start, and up to each possible round of each stage."""
+        params = self.job.params
+        if self.job.start is not None:
+            params = replace(params, early_rows=0, early_beam=0)
+        learns = self.job.wide_words > 0 and not self.rows.first
+        return np.cumsum(fit_work(params, self.rows.batch_rows, learns_first=learns))
 
     def batch_work(self, batches: int, rounds: int = 0) -> int:
-        """Row passes of the given batches, or of `rounds` of the first if there are none.
-
-        A row of the first batch counts once for each possible round, and once before.
-        """
-        size = self.rows.batches[0][1] - self.rows.batches[0][0]
-        return size * (batches + self.all_rounds if batches else rounds)
+        """Row passes of the given batches, or of `rounds` of the first if there are none."""
+        if batches == 0:
+            return int(self.fit_work[min(rounds, len(self.fit_work)) - 1]) if rounds else 0
+        return int(self.fit_work[-1]) + self.rows.batch_rows * (batches - 1)
 
     def begin(self, done: int) -> None:
-        total = self.first_work + self.batch_work(len(self.rows.batches))
+        total = self.first_work + self.batch_work(self.rows.count)
         self.progress.begin("train", total, done=done, unit="row passes")
 
     def advance_to(self, done: int) -> None:
@@ -190,7 +197,7 @@ class _Training:
                 trainer.add(rows, map=self.map)
                 self.progress.advance(len(rows))
             trainer.end_pass()
-            save_state(self.job.checkpoint, trainer.state())
+            save_state(self.job.checkpoint, trainer.state() | TRANSFORMS)
         self.advance_to(self.first_work)
         return trainer.words
 
@@ -198,7 +205,8 @@ class _Training:
         """Train on the batches that are left; `first` is a first dictionary learned before."""
 
         def save() -> None:
-            save_state(self.job.checkpoint, trainer.state() | {BATCHES_DONE: np.asarray([done], np.int64)})
+            progress = {BATCHES_DONE: np.asarray([done], np.int64)}
+            save_state(self.job.checkpoint, trainer.state() | progress | TRANSFORMS)
 
         def after_round(number: int, _: float) -> None:
             if number % CHECKPOINT_ROUNDS == 0:
@@ -206,7 +214,7 @@ class _Training:
             self.advance_to(self.first_work + self.batch_work(0, number + 1))
 
         start = None if self.job.start is None else load_dictionaries(self.job.start)[0]
-        for rows in self.read(self.rows.batches[done:]):
+        for rows in self.read_batches(done):
             if done:
                 trainer.partial_fit(rows, map=self.map)
             else:
@@ -215,6 +223,22 @@ class _Training:
             done += 1
             save()
             self.advance_to(self.first_work + self.batch_work(done))
+
+    def read_batches(self, done: int) -> Iterator[NDArray[Any]]:
+        """The usable rows of each batch behind the first `done`, in order."""
+        pieces = self.rows.pieces
+        ranges = self.read(self.rows.batches[done * pieces :])
+        if pieces == 1:
+            yield from ranges
+            return
+        for _ in range(done, self.rows.count):
+            first = next(ranges)
+            batch = np.empty((self.rows.batch_rows, first.shape[1]), first.dtype)
+            filled = 0
+            for rows in chain([first], islice(ranges, pieces - 1)):
+                batch[filled : filled + len(rows)] = rows
+                filled += len(rows)
+            yield batch[:filled]
 
     def read(self, ranges: Sequence[Range]) -> Iterator[NDArray[Any]]:
         """The rows of each range that are trained on, as they are quantized, in order."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from aggtree.engine.scan.first_level import ONE_STAGE, FirstGroups, as_quads, group_nodes
 from aggtree.engine.search.metrics import unit_words
@@ -50,6 +49,8 @@ def write_first_groups(
     norms = np.fromfile(directory / TREE / "norms", "<f4", count=1 + nodes)[1:]
     if by_angle:
         dictionaries, norms = unit_words(dictionaries), np.ones_like(norms)
+    from threadpoolctl import threadpool_limits  # a process that only searches does without
+
     # One thread: the order of sums decides bytes.
     with threadpool_limits(1):
         groups = group_nodes(labels, norms, dictionaries)

@@ -124,7 +124,7 @@ class SegmentManifest:
     def codes_at(self, index: Path) -> str | Path:
         """The code store of this segment of `index`, to be opened: a URL, or a path in the build's directory.
 
-        SourceError for a URL that may not be opened unasked.
+        SourceError for a URL that may not be opened automatically.
         """
         if self.codes is None:
             return index / self.directory / CODES

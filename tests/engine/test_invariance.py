@@ -5,10 +5,12 @@
 
 import pytest
 from helpers.invariance import PROPERTIES, Change, losses
+from helpers.sizes import many_rows
 
 from aggtree.engine.params import Metric
 
 FEW = 6
+pytestmark = many_rows
 
 
 @pytest.mark.parametrize("planes", [False, True], ids=["records", "planes"])

@@ -3,7 +3,7 @@
 from typing import Any
 
 from aggtree.engine.simd.compiled import kernel
-from aggtree.engine.simd.instructions.byte_products import score_bytes
+from aggtree.engine.simd.instructions.byte_products import multiply_bytes, score_bytes
 from aggtree.engine.simd.instructions.planes import scan_block
 from aggtree.engine.simd.instructions.products import multiply_tile
 from aggtree.engine.simd.instructions.rows import (
@@ -11,6 +11,12 @@ from aggtree.engine.simd.instructions.rows import (
     float16_value,
     sum_products,
     sum_squares,
+)
+from aggtree.engine.simd.instructions.short_scores import (
+    collect_keys,
+    copy_path,
+    rank_of_key,
+    score_short_paths,
 )
 from aggtree.engine.simd.instructions.sieve import sieve_64, sieve_64_of_nine
 from aggtree.engine.simd.instructions.vectors import (
@@ -39,6 +45,37 @@ def call_score_row(
     lane: Any,
 ) -> Any:
     return score_row(table, offsets, count, own, first, base, words, scores, place, minima, lane)
+
+
+@kernel
+def call_score_short_paths(
+    table: Any,
+    first: Any,
+    paths: Any,
+    path: Any,
+    count: Any,
+    own: Any,
+    column: Any,
+    base: Any,
+    live: Any,
+    scores: Any,
+) -> Any:
+    return score_short_paths(table, first, paths, path, count, own, column, base, live, scores)
+
+
+@kernel
+def call_collect_keys(scores: Any, live: Any, limit: Any, least: Any, keys: Any) -> Any:
+    return collect_keys(scores, live, limit, least, keys)
+
+
+@kernel
+def call_rank_of_key(keys: Any, count: Any, key: Any) -> Any:
+    return rank_of_key(keys, count, key)
+
+
+@kernel
+def call_copy_path(paths: Any, source: Any, target: Any) -> Any:
+    return copy_path(paths, source, target)
 
 
 @kernel
@@ -132,13 +169,25 @@ def call_bfloat16_value(bits: Any) -> Any:
     return bfloat16_value(bits)
 
 
+@kernel
+def call_multiply_bytes(
+    row: Any, row_sum: Any, quads: Any, panel: Any, units: Any, unit: Any, start: Any, out: Any
+) -> Any:
+    return multiply_bytes(row, row_sum, quads, panel, units, unit, start, out)
+
+
 CALLS = {
+    "multiply_bytes": call_multiply_bytes,
     "sum_products": call_sum_products,
     "sum_squares": call_sum_squares,
     "float16_value": call_float16_value,
     "bfloat16_value": call_bfloat16_value,
     "scan_block": call_scan_block,
     "score_row": call_score_row,
+    "score_short_paths": call_score_short_paths,
+    "collect_keys": call_collect_keys,
+    "rank_of_key": call_rank_of_key,
+    "copy_path": call_copy_path,
     "row_minima": call_row_minima,
     "count_at_most": call_count_at_most,
     "lanes_at_most": call_lanes_at_most,

@@ -7,7 +7,10 @@ import pytest
 JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
 
 needs_jit = pytest.mark.skipif(not JIT, reason="nothing is compiled without the JIT")
-"""Marks tests about compilation, about the memory of compiled code, or with data of a real size."""
+"""Marks tests about compilation."""
+
+many_rows = pytest.mark.skipif(not JIT, reason="plain Python would take minutes for as many rows")
+"""Marks tests whose result shows only with many rows, such as memory or the recall of trained codes."""
 
 measures_speed = pytest.mark.skipif(not JIT, reason="the benchmark measures compiled kernels")
 """Marks tests that run a benchmark of kernels: plain Python would take minutes and cover no other lines."""

@@ -1,4 +1,4 @@
-"""Builds of data far from zero, in tiny units or with far rows, and what builds say of them."""
+"""Builds of data far from zero, in tiny units or with far rows, and the warnings of builds."""
 
 import logging
 from pathlib import Path
@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.in_memory import exact_distances
+from helpers.sizes import many_rows
 
 import aggtree
+from aggtree.engine import transform
 from aggtree.engine.params import SearchParams
 from aggtree.jobs.cli.main import cli
 from aggtree.storage.index.build_report import read_report
 from aggtree.storage.index.dictionary_file import load_dictionaries
 from aggtree.storage.index.manifest import read_manifest
 
+pytestmark = many_rows
 ROWS, QUERIES, DIMENSION = 2000, 100, 16
 RECORDS: dict[str, Any] = {"words": (128, 128, 128), "beam": 4}
 PLANES: dict[str, Any] = {"bytes_per_vector": 5, "beam": 4}
@@ -126,16 +129,15 @@ def test_an_index_of_moved_and_scaled_rows_grows(tmp_path: Path, options: dict[s
     aggtree.append(tmp_path / "index", rows[1200:], workers=0, progress=False)
     manifest = read_manifest(tmp_path / "index")
     assert manifest.version == 5 and manifest.first_segment.transformed
-    transform = load_dictionaries(tmp_path / "index" / manifest.first_segment.directory / "dictionaries")[
-        0
-    ].transform
-    assert transform.mean is not None and transform.exponent > 20
+    place = tmp_path / "index" / manifest.first_segment.directory / "dictionaries"
+    learned = load_dictionaries(place)[0].transform
+    assert learned.mean is not None and learned.exponent > 20
     before = found(tmp_path / "index", rows, queries)
     with aggtree.open(tmp_path / "index") as index:
         made = index.reconstruct(np.arange(ROWS)).astype(np.float64)
         apart = ((made - rows) ** 2).sum(axis=1).mean()
         assert apart < 0.5 * ((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()
-        ids, distances = index.search(queries, 5, SearchParams.unlimited())
+        ids, distances = index.search(queries, 5, SearchParams.unlimited(), rerank=0)
         exact = ((queries[:, None].astype(np.float64) - made[ids]) ** 2).sum(axis=2)
         np.testing.assert_allclose(distances, exact, rtol=0.1, atol=0.02 * exact.max())
         inside = index.range_search(queries, float(np.sqrt(distances[0, 4])) * 1.0001)
@@ -156,7 +158,7 @@ def test_other_metrics_of_moved_rows_return_their_distances(tmp_path: Path, metr
     rows, queries = data[:ROWS], data[ROWS:]
     aggtree.build(rows, tmp_path / "index", metric=metric, workers=0, progress=False, **RECORDS)
     with aggtree.open(tmp_path / "index", rows) as index:
-        ids, distances = index.search(queries, 5, SearchParams.unlimited())
+        ids, distances = index.search(queries, 5, SearchParams.unlimited(), rerank=0)
         made = index.reconstruct(ids.ravel()).reshape(*ids.shape, DIMENSION).astype(np.float64)
         exact = index.search(queries, 5, SearchParams.unlimited(), rerank=50).distances
     products = np.einsum("qd,qkd->qk", queries.astype(np.float64), made)
@@ -175,3 +177,20 @@ def test_an_export_to_faiss_decodes_the_rows(tmp_path: Path) -> None:
         made = index.reconstruct(np.arange(50))
     there = faiss.read_index(str(tmp_path / "out.faiss"))
     np.testing.assert_allclose([there.reconstruct(row) for row in range(50)], made, rtol=1e-5)
+
+
+def test_codes_follow_dictionaries_that_another_release_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = vectors() + np.float32(1)
+    rows, queries = data[:ROWS], data[ROWS:]
+    monkeypatch.setattr(transform, "FAR_MEAN", np.inf)
+    build(rows, tmp_path / "index", RECORDS)
+    manifest = read_manifest(tmp_path / "index")
+    before = found(tmp_path / "index", rows, queries)
+    (tmp_path / "index" / manifest.first_segment.directory / "dictionaries").unlink()
+    monkeypatch.setattr(transform, "FAR_MEAN", 0.0)
+    aggtree.build(rows, tmp_path / "index", workers=0, progress=False, repair=True, **RECORDS)
+    assert read_manifest(tmp_path / "index").first_segment.transformed
+    assert aggtree.verify(tmp_path / "index", deep=True) == []
+    assert found(tmp_path / "index", rows, queries) > before - 0.05

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from helpers.places import ROOT
-from helpers.sizes import needs_jit
+from helpers.sizes import many_rows
 
 import aggtree
 from aggtree.jobs.cli.main import cli
@@ -37,7 +37,7 @@ def run_console(text: str) -> None:
         assert answer.exit_code == 0, f"{line}\n{answer.output}"
 
 
-@needs_jit  # pages use data of a real size
+@many_rows
 @pytest.mark.parametrize(
     "page",
     [

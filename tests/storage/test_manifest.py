@@ -172,7 +172,7 @@ WRONG_SEGMENTS = {
     "from row 591": (("segments", 1, "first_row"), 591),
     "behind row 7": (("first_row",), 7),
     "with segments or deleted rows": (("segments", 0, "live"), {}),
-    "there twice": (("segments", 1), "copy of the first"),
+    "listed twice": (("segments", 1), "copy of the first"),
     "is not in build-": (("segments", 0, "files", 1, "path"), "build-000000000000/x"),
     "different dictionaries": (("segments", 0, "files", 0, "crc32c"), "00000000"),
     "for the existing rows": (("live", "path"), "../live-00000000"),

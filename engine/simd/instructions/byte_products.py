@@ -1,4 +1,4 @@
-"""The primitive of scores from one row times many columns of bytes: exact sums, the same everywhere.
+"""Primitives of one row times many columns of bytes: exact sums, the same everywhere.
 
 Processors with AVX-512 VNNI (Intel since Cascade Lake, AMD since Zen 4) multiply and add four bytes of each
 column in one instruction, where they lie side by side: columns come in *quads* of four dimensions.
@@ -16,7 +16,11 @@ QUAD, ZERO = emulation.QUAD, emulation.ZERO
 VECTORS = 8
 """Most vectors of columns in one sweep over the dimensions: the sums of so many wait for each other least."""
 
+PANEL = VECTORS * LANES
+"""Columns that `multiply_bytes` multiplies."""
+
 HAS_BYTE_PRODUCTS = processor_has("avx512vnni")
+HAS_PAIR_PRODUCTS = processor_has("avx2")
 
 _QUADS = ir.VectorType(INT8, QUAD * LANES)
 _SHORT_QUADS = ir.VectorType(INT16, QUAD * LANES)
@@ -26,6 +30,24 @@ _PAIRS = ir.VectorType(INT32, 2 * LANES)
 def _add_dot_products(code: Code, total: Value, row_quad: Value, quads: Value) -> Value:
     """Add Σ row · byte over a quad of each column; the bytes have no sign, see `_difference_products`."""
     return code.call("llvm.x86.avx512.vpdpbusd.512", INTS, total, quads.bits_as(INTS), row_quad.splat(INTS))
+
+
+def _add_register_products(code: Code, total: Value, row_quad: Value, quads: Value) -> Value:
+    """As `_add_pair_products`, by an instruction of AVX2 that adds each two products of 16 bits."""
+    shorts, pairs = ir.VectorType(INT16, 16), ir.VectorType(INT32, 8)
+    row = row_quad.splat(ir.VectorType(INT32, 4)).bits_as(ir.VectorType(INT8, 16)).sign_extended(shorts)
+    differences = quads ^ ZERO
+    parts = [
+        code.call(
+            "llvm.x86.avx2.pmadd.wd",
+            pairs,
+            differences.shuffled(differences, range(first, first + 16)).sign_extended(shorts),
+            row,
+        )
+        for first in range(0, QUAD * LANES, 16)
+    ]
+    halves = [parts[i].shuffled(parts[i + 1], range(16)) for i in (0, 2)]
+    return total + halves[0].shuffled(halves[1], range(2 * LANES))
 
 
 def _add_pair_products(code: Code, total: Value, row_quad: Value, quads: Value) -> Value:
@@ -53,7 +75,8 @@ def _products(
 
     column : the first quad of the first column; those of all `width` columns lie side by side
     """
-    add, kind = (_add_dot_products, INTS) if HAS_BYTE_PRODUCTS else (_add_pair_products, _PAIRS)
+    add_pairs = _add_register_products if HAS_PAIR_PRODUCTS else _add_pair_products
+    add, kind = (_add_dot_products, INTS) if HAS_BYTE_PRODUCTS else (add_pairs, _PAIRS)
 
     def add_quads(j: Value, *totals: Value) -> list[Value]:
         row_quad, line = (row + j).load(INT32), column + j * width
@@ -107,3 +130,30 @@ def score_bytes(
         _store_ranks(code, sums, offsets + column, base, step, unit, ranks + place)
 
     code.switch(vectors, range(1, VECTORS + 1), score)
+
+
+@primitive(emulation.multiply_bytes)
+def multiply_bytes(
+    code: Code,
+    row: Array,
+    row_sum: Int32,
+    quads: Array,
+    panel: Int64,
+    units: Array,
+    unit: Float32,
+    start: Array,
+    out: Array,
+) -> None:
+    """out[c] = start[c] + (unit · units[c]) · p_c for the columns c of a panel; p_c as in `score_bytes`.
+
+    quads (n, d / QUAD, PANEL, QUAD) uint8; units, start, out (n · PANEL,) float32.
+    """
+    _, lines, width, _ = quads.shape
+    first = panel * PANEL
+    columns = quads + first * lines * QUAD
+    sums = _products(code, row, row_sum, columns, lines * QUAD, width, VECTORS)
+    scale = unit.splat(FLOATS)
+    for number, total in enumerate(sums):
+        place = first + LANES * number
+        scaled = scale * (units + place).load(FLOATS) * total.to_float(FLOATS)
+        (out + place).store((start + place).load(FLOATS) + scaled)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from aggtree.engine.clustering import distances_kernels
 from aggtree.engine.clustering.distances import NearestWord, panel_layout, products
-from aggtree.engine.coding import encoding_kernels
+from aggtree.engine.coding import encoding_kernels, short_encoding_kernels
 from aggtree.engine.coding import wide_dictionary_kernels as first_dictionary_kernels
 from aggtree.engine.coding.encoding import BeamTables, Encoder
-from aggtree.engine.coding.records import make_scratch
+from aggtree.engine.coding.records import make_scratch, make_short_scratch
 from aggtree.engine.coding.wide_dictionary import TwoStage
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.simd.instructions.products import TILE_ROWS
@@ -107,14 +107,32 @@ def test_select_paths(live, padded, keep, seed):
     assert list(keys[:found]) == expected
 
 
-@pytest.mark.parametrize("sizes", [(5,), (3, 7, 2), (100, 64, 65), (256,) * 3])
-@pytest.mark.parametrize("beam", [1, 3, 10])
-def test_encode_rows_is_the_integer_beam(sizes, beam):
-    dictionaries, x = random_dictionaries(sizes, 9), random_rows(7, 9)
-    tables = BeamTables(dictionaries.words, dictionaries.layout).tables(0)
-    scratch = make_scratch(tables, beam)
-    codes = np.empty((7, len(sizes)), np.uint8)
-    encoding_kernels.encode_rows(x, tables, scratch, codes)
+@given(st.integers(1, 12), st.integers(1, 64), st.integers(1, 10**6), st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_short_limit(live, keep, gap, seed):
+    spread = 10 ** (1 + seed % 6)
+    scores = np.random.default_rng(seed).integers(-spread, spread, live * LANES).astype(np.int32)
+    keep = min(keep, len(scores))
+    limit = short_encoding_kernels.short_limit(scores, live, keep, int(scores.min()), gap)
+    exact = naive.short_limit(scores, keep)
+    assert limit >= exact
+    ranked = live * LANES <= short_encoding_kernels.MOST_RANKED and keep > 1
+    assert ranked or (scores < limit).sum() <= keep + keep // 2
+
+
+@pytest.mark.parametrize("sizes", [(5,), (3, 7, 2), (1, 16), (16,) * 16, (100, 64, 65), (256,) * 3])
+@pytest.mark.parametrize("beam", [1, 3, 10, 33])
+@pytest.mark.parametrize("spread", [1, 0.05])
+def test_encode_rows_is_the_integer_beam(sizes, beam, spread):
+    dictionaries, x = random_dictionaries(sizes, 9, shrink=spread), random_rows(7, 9)
+    beam_tables = BeamTables(dictionaries.words, dictionaries.layout)
+    tables, codes = beam_tables.tables(0), np.empty((7, len(sizes)), np.uint8)
+    if beam_tables.is_short:
+        scratch = make_short_scratch(tables, beam)
+        counts = np.asarray(sizes, np.int64)
+        short_encoding_kernels.encode_short_rows(x, tables, counts, scratch, codes)
+    else:
+        encoding_kernels.encode_rows(x, tables, make_scratch(tables, beam), codes)
     own = np.empty((TILE_ROWS * 2, len(tables.start)), np.int32)
     rows = np.concatenate((x, np.zeros((5, 9), np.float32)))
     distances_kernels.multiply_rows(rows, tables.panels, tables.start, own)

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from aggtree.engine.dictionaries import CodeLayout, Dictionaries
 from aggtree.engine.params import SearchParams, TreeParams
+from aggtree.engine.scan.first_level import byte_words, panels_of
+from aggtree.engine.scan.records import TableWords
+from aggtree.engine.scan.table_kernels import byte_tables
 from aggtree.engine.search.metrics import make_searcher
 from aggtree.engine.tree.layout import build_tree
 from aggtree.engine.tree.planes import allows_planes, pack_planes, plane_bytes, plane_count, unpack_leaves
@@ -86,6 +89,12 @@ def test_search_equals_its_twin(words: tuple[int, ...], metric: str, limit: int,
         assert counts.leaves[row] <= len(codes)
 
 
+def in_bytes(words: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """-2 q·w of each word, of both rounded to bytes."""
+    columns = -2 * words.T.astype(np.float32)
+    return naive.byte_tables(query[None].astype(np.float32), columns, np.float32(0))[0][0]
+
+
 def twin_nodes(
     metric: str,
     query: np.ndarray,
@@ -100,20 +109,21 @@ def twin_nodes(
     for number in range(1, dictionaries.layout.levels):
         part = dictionaries.part(number)
         padded = np.concatenate((part, np.repeat(part[:1], 16 - len(part), axis=0)))
-        columns.append(-2 * padded @ scaled)
+        columns.append(in_bytes(padded, scaled))
     nodes = []
     for label in np.unique(labels[:, 0]):
         chosen = np.flatnonzero(labels[:, 0] == label)
         word = dictionaries.part(0)[label].astype(np.float64)
         length = np.sqrt((word**2).sum())
-        apart = ((scaled - word) ** 2).sum()
+        product = float(in_bytes(word[None], scaled)[0])
+        apart = (scaled**2).sum() + (word**2).sum() + product
         distance, rest, norms = apart, apart, None
         if metric == "ip":
-            distance = rest = 1 - 2 * scaled @ word
+            distance = rest = 1 + product
             distance += OFFSET
         elif metric == "cosine":
-            distance = 2 - 2 * scaled @ word / length
-            rest = 2 - 2 * scaled @ word
+            distance = 2 + product / length
+            rest = 2 + product
         else:
             vectors = dictionaries.decode(dictionaries.layout.pack(labels[chosen])).astype(np.float64)
             above = (vectors**2).sum(axis=1) - (word**2).sum()
@@ -130,18 +140,21 @@ def test_unlimited_search_ranks_the_reconstructions(metric: str) -> None:
     queries = random_queries(4)
     answer = searcher.search(queries, len(codes), SearchParams.unlimited())
     vectors = dictionaries.decode(codes)
+    longest = sum(np.sqrt((dictionaries.part(number) ** 2).sum(axis=1).max()) for number in range(13))
     for row, query in enumerate(queries):
+        # Words and query are multiplied in bytes: each is off by half a unit in each of 11 dimensions.
+        length = 1 if metric == "cosine" else np.sqrt((query**2).sum())
+        tolerance = 2 * length * longest * np.sqrt(11) / 127 + (8 / 255 if metric == "l2" else 0)
         assert sorted(answer.ids[row]) == sorted(ids)
         if metric == "l2":
             exact = ((vectors - query) ** 2).sum(axis=1)
-            tolerance = 8 / 255
         elif metric == "ip":
-            exact, tolerance = -(vectors @ query), 1e-3
+            exact = -(vectors @ query)
         else:
-            exact, tolerance = 1 - vectors @ query / np.sqrt((query**2).sum()), 1e-4
+            exact = 1 - vectors @ query / np.sqrt((query**2).sum())
         by_id = dict(zip(ids.tolist(), exact.tolist(), strict=True))
         expected = [by_id[number] for number in answer.ids[row].tolist()]
-        np.testing.assert_allclose(answer.distances[row], expected, atol=tolerance, rtol=1e-4)
+        np.testing.assert_allclose(answer.distances[row], expected, atol=tolerance)
         assert (np.diff(answer.distances[row]) >= 0).all()
 
 
@@ -195,3 +208,23 @@ def test_what_cannot_be_in_planes_is_refused() -> None:
         TreeParams(planes=True, norm_bytes=2)
     with pytest.raises(ValueError, match="norm_bytes 0"):
         TreeParams(norm_bytes=0)
+
+
+@pytest.mark.parametrize("columns", [16, 128, 300])
+@pytest.mark.parametrize("dimension", [8, 24, 104])
+def test_tables_in_bytes(columns: int, dimension: int) -> None:
+    random = np.random.default_rng(columns)
+    rows = random.normal(size=(dimension, columns)).astype(np.float32)
+    rows[:, 1] = 0
+    rows[:, 2] *= 1e-20
+    queries = random.normal(size=(3, dimension)).astype(np.float32)
+    start = random.normal(size=columns).astype(np.float32)
+    words = byte_words(TableWords(rows, panels_of(rows[:, : columns // 16 * 16]), start))
+    tables, squares = np.empty((3, len(words.start)), np.float32), np.empty(3, np.float32)
+    byte_tables(queries, words, np.empty(dimension, np.int8), tables, squares)
+    expected, expected_squares = naive.byte_tables(queries, rows, start)
+    np.testing.assert_allclose(tables[:, :columns], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(squares, expected_squares, rtol=1e-6)
+    exact = start + queries.astype(np.float64) @ rows
+    lengths = np.sqrt((queries**2).sum(axis=1))[:, None] * np.sqrt((rows**2).sum(axis=0))
+    assert (np.abs(tables[:, :columns] - exact) <= lengths * np.sqrt(dimension) / 127 + 1e-5).all()

@@ -11,7 +11,7 @@ from helpers.sizes import needs_jit
 
 from aggtree.engine.scan.scratch import sieve_index
 from aggtree.engine.simd import emulation
-from aggtree.engine.simd.instructions.byte_products import QUAD, VECTORS
+from aggtree.engine.simd.instructions.byte_products import PANEL, QUAD, VECTORS
 from aggtree.engine.simd.instructions.planes import (
     BLOCK_LEAVES,
     LARGEST_ENTRY,
@@ -50,6 +50,37 @@ def integers(random: np.random.Generator, kind: type, *shape: int, most: int = 9
 def test_every_emulation_is_compared() -> None:
     named = {name for name, _ in inspect.getmembers(emulation, inspect.isfunction)}
     assert named == set(CALLS) | {"prefetch"}
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("live", [1, 3, 64])
+def test_score_short_paths(count: int, live: int) -> None:
+    random = np.random.default_rng(count)
+    table, own = integers(random, np.int16, 21 * LANES), integers(random, np.int32, 3 * LANES)
+    paths = random.integers(0, 20, (live + 2) * LANES).astype(np.uint8)
+    base, scores = integers(random, np.int32, live), np.zeros((live + 1) * LANES, np.int32)
+    check("score_short_paths", (table, LANES, paths, 2 * LANES, count, own, 7, base, live, scores))
+
+
+@pytest.mark.parametrize("live", [1, 3, 64])
+@pytest.mark.parametrize("limit", [-95, -60, 0, 5_000_000, 2**30])
+def test_collect_keys(live: int, limit: int) -> None:
+    random = np.random.default_rng(live)
+    scores, keys = integers(random, np.int32, live * LANES), np.zeros((live + 1) * LANES, np.int32)
+    scores[random.integers(0, len(scores), 4)] = 4_000_000
+    least = int(scores.min())
+    compiled, plain = keys.copy(), keys.copy()
+    found = CALLS["collect_keys"](scores, live, limit, least, compiled)
+    assert found == emulation.collect_keys(scores, live, limit, least, plain)
+    np.testing.assert_array_equal(compiled[: found + LANES], plain[: found + LANES])
+
+
+def test_rank_of_key_and_copy_path() -> None:
+    random = np.random.default_rng(0)
+    keys = integers(random, np.int32, 3 * LANES)
+    for key in (-91, 0, int(keys[5]), 90):
+        check("rank_of_key", (keys, 2 * LANES, key))
+    check("copy_path", (random.integers(0, 256, 5 * LANES).astype(np.uint8), LANES, 3 * LANES))
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
@@ -129,6 +160,16 @@ def test_score_bytes(dimension: int, vectors: int) -> None:
     scalars = (np.float32(1000), np.float32(-0.5), np.float32(0.25))
     total = np.int32(row.sum(dtype=int))
     check("score_bytes", (row, total, quads, LANES, vectors, offsets, *scalars, ranks, 3))
+
+
+@pytest.mark.parametrize("dimension", [4, 12, 100])
+def test_multiply_bytes(dimension: int) -> None:
+    random = np.random.default_rng(dimension)
+    row = integers(random, np.int8, dimension, most=127)
+    quads = random.integers(1, 256, (3, dimension // QUAD, PANEL, QUAD)).astype(np.uint8)
+    units, start = (integers(random, np.float32, 3 * PANEL) for _ in range(2))
+    total, out = np.int32(row.sum(dtype=int)), np.zeros(3 * PANEL, np.float32)
+    check("multiply_bytes", (row, total, quads, 1, units / 64, np.float32(0.25), start, out))
 
 
 @pytest.mark.skipif(not CAN_SIEVE, reason="this processor has no byte permutations (AVX-512 VBMI)")

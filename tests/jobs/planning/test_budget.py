@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.sizes import needs_jit
+from helpers.sizes import many_rows
 from helpers.small_builds import SMALL_ARGUMENTS, vectors
 
 from aggtree.jobs.running.memory import format_size, parse_size
@@ -36,7 +36,7 @@ def check(result: dict[str, Any], memory: str) -> None:
         assert stage["peak"] <= stage["projected"], stage
 
 
-@needs_jit  # the memory of rows shows only with more of them than plain kernels bear
+@many_rows
 @pytest.mark.parametrize(
     ("memory", "workers", "cluster_rows"),
     [("480MiB", "0", 2**62), ("480MiB", "2", 2**62), ("800MiB", "2", 1)],

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.sizes import sized
 
 import aggtree
 from aggtree.jobs.planning import costs
@@ -60,7 +61,7 @@ def test_the_longest_codes_that_fit_a_size(kind: str, metric: str) -> None:
 
 
 def test_size_at_the_front_door(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).normal(size=(5000, 16)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(sized(5000, 500), 16)).astype(np.float32)
     np.save(tmp_path / "base.npy", rows)
     planned = aggtree.plan(tmp_path / "base.npy", size="400KiB", workers=0)
     assert planned.plan.index_bytes <= 400 * 1024

@@ -17,6 +17,7 @@ from aggtree.jobs.planning.defaults import (
     default_words,
 )
 from aggtree.jobs.planning.plan import make_plan, smallest_budget
+from aggtree.jobs.planning.training_rows import FIRST_ROWS_PER_WORD, training_rows
 from aggtree.jobs.running.memory import GIB, MIB, parse_size
 from aggtree.storage.errors import MemoryBudgetError
 
@@ -129,5 +130,9 @@ def test_nodes_behind_the_widest_dictionary_are_split_last() -> None:
 def test_a_wide_first_dictionary_gets_rows_enough() -> None:
     behind = (256,) * 8
     assert default_train_rows(150_000, behind) == 150_000
-    assert default_train_rows(10**7, behind) == default_train_rows(10**7, (16_384, *behind)) == 2_000_000
-    assert default_train_rows(10**8, (65_536, *behind)) == 4_000_000
+    assert default_train_rows(10**7, behind) == default_train_rows(10**8, (65_536, *behind)) == 200_000
+    assert default_train_rows(10**7, (1024, *(16,) * 50), planes=True) == 131_072
+    for rows, words in ((10**7, 16_384), (10**8, 65_536)):
+        read = training_rows(rows, 200_000, 200_000, words, spread=True)
+        first = sum(stop - start for start, stop in read.first)
+        assert FIRST_ROWS_PER_WORD * words <= first <= FIRST_ROWS_PER_WORD * words + read.batch_rows

@@ -5,6 +5,7 @@ import pytest
 from helpers.small_builds import SMALL, recipe_of
 
 from aggtree.engine.params import AnnealingParams, TreeParams
+from aggtree.jobs.planning.defaults import QUALITIES
 from aggtree.jobs.planning.recipe import Choices, Recipe, choose_recipe, make_recipe
 from aggtree.storage.errors import IndexFormatError
 from aggtree.storage.sources.array import ArraySource
@@ -26,12 +27,24 @@ FLAT = {
 
 
 def test_the_record_on_disk_is_flat_and_leaves_later_defaults_out() -> None:
-    recipe = recipe_of(**SMALL)
+    recipe = Recipe.from_json(FLAT)
     assert recipe.to_json() == FLAT
-    assert Recipe.from_json(FLAT) == recipe
-    assert recipe.annealing == AnnealingParams(words=(16,) * 3, beam=4) and recipe.tree == TreeParams(
-        bucket=8
-    )
+    assert recipe.annealing == AnnealingParams(words=(16,) * 3, beam=4)
+    assert recipe.tree == TreeParams(bucket=8)
+    made = recipe_of(**SMALL)
+    assert made.to_json() == FLAT | {"early_rows": 20, "early_beam": 4}
+    assert Recipe.from_json(made.to_json()) == made
+
+
+def test_quality_decides_rounds_that_the_user_did_not_choose() -> None:
+    rounds = {name: choose_recipe(10**6, Choices(quality=name)).annealing.rounds for name in QUALITIES}
+    assert rounds["fast"] < rounds["default"] < rounds["best"]
+    chosen = choose_recipe(10**6, Choices(annealing=AnnealingParams(rounds=3), quality="best")).annealing
+    assert chosen.rounds == 3 and chosen.early_rows == 0
+    kmeans = choose_recipe(10**6, Choices(annealing=AnnealingParams(cooling="kmeans"))).annealing
+    assert kmeans.early_rows == 0
+    with pytest.raises(ValueError, match="quality 'good': expected default or fast or best"):
+        choose_recipe(10**6, Choices(quality="good"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

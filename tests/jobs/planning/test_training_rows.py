@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggtree.jobs.planning.training_rows import FIRST_ROWS_PER_WORD, batch_ranges, training_rows
+from aggtree.jobs.planning.training_rows import FIRST_ROWS_PER_WORD, PIECES, batch_ranges, training_rows
 
 
 def test_batches_cover_all_rows_and_have_one_size() -> None:
@@ -43,6 +43,27 @@ def test_ranges(rows: int, batch_rows: int, batches: int, words: int) -> None:
     if rows // size >= 2 * len(distinct):
         both = sorted(distinct + found.first)
         assert all(one[1] <= other[0] for one, other in pairwise(both))
+
+
+@given(
+    rows=st.integers(1, 10**10),
+    batch_rows=st.integers(1, 200_000),
+    words=st.sampled_from([0, 257, 4096, 65_536]),
+)
+def test_the_only_batch_is_spread_over_the_source(rows: int, batch_rows: int, words: int) -> None:
+    batch_rows = min(rows, batch_rows)
+    found = training_rows(rows, batch_rows, batch_rows, words, spread=True)
+    assert all(0 <= start < stop <= rows for start, stop in found.batches + found.first)
+    assert found.count == 1
+    assert found.batch_rows <= min(rows, batch_rows)
+    assert found.batch_rows > min(rows, batch_rows) - PIECES
+    ordered = sorted(found.batches)
+    assert all(one[1] <= other[0] for one, other in pairwise(ordered))
+    if found.pieces > 1:
+        assert ordered[0][0] <= rows / PIECES
+        assert ordered[-1][1] >= rows - rows / PIECES
+        first, wanted = sum(stop - start for start, stop in found.first), FIRST_ROWS_PER_WORD * words
+        assert first == 0 if wanted <= batch_rows else first >= min(rows - batch_rows, wanted)
 
 
 @pytest.mark.parametrize("rows", [5_000_000, 10**9])

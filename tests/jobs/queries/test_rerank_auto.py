@@ -1,4 +1,4 @@
-"""Searches re-rank by themselves where the vectors are at hand, and say so where they are not."""
+"""Searches re-rank by default if the vectors are available, and report it if they are not."""
 
 import logging
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers.sizes import sized
 from helpers.small_builds import SMALL, vectors
 
 import aggtree
 from aggtree.engine.search.request import SearchRequest, default_candidates
 from aggtree.jobs.cli.main import cli
 
-QUERIES = vectors(20, seed=1)
+QUERIES = vectors(sized(20, 6), seed=1)
 
 
 @pytest.fixture
