@@ -48,7 +48,7 @@ CUTS = (0, 1203, 2001, ROWS)
 # Exact norms: quantized ones differ a little between trees in which a vector hangs elsewhere.
 EXACT = SMALL | {"norm_bytes": 4}
 # Words of few training rows give more equal codes, between which rounding decides.
-CANDIDATES, AGREE = sized(50, 400), 0.8 if JIT else 0.6
+CANDIDATES, AGREE = sized(200, 400), 0.8 if JIT else 0.6
 OPTIONS: dict[str, Any] = {name: value for name, value in EXACT.items() if name != "words"}
 
 
