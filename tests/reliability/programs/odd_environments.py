@@ -95,7 +95,7 @@ def files_too_large(source: Path, index: Path) -> None:
 
 
 def become_nobody() -> None:
-    """Give up root's permissions; before, import what compiles kernels: nobody may not read the interpreter."""
+    """Give up root's permissions; import what compiles before: nobody may not read the interpreter."""
     if JIT:
         cpu_target.target_context.refresh()
     if os.geteuid() == 0:
