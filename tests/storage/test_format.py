@@ -9,7 +9,7 @@ from helpers.places import ROOT
 
 from aggtree.engine.params import SearchParams
 from aggtree.storage.index.code_store import CodeStore
-from aggtree.storage.index.format import ARRAYS, CODES, MANIFEST, VERSIONS
+from aggtree.storage.index.format import ARRAYS, CODES, MANIFEST, PLANES_VERSION, VERSIONS
 from aggtree.storage.index.manifest import read_manifest
 from aggtree.storage.index.reader import open_index
 from aggtree.storage.sealed_json import write_sealed
@@ -30,8 +30,14 @@ def test_an_index_of_each_version_is_read(version):
         stores = [CodeStore.open(index.path / segment.directory / CODES) for segment in segments]
         codes = np.concatenate([store.read(0, store.rows) for store in stores])
         assert len(index) == len(codes) - (len(DELETED) if version == 3 else 0)
-    np.testing.assert_array_equal(ids, answers["ids"])
-    np.testing.assert_allclose(distances, answers["distances"], rtol=1e-4, atol=1e-4)
+    if version == PLANES_VERSION:
+        # Queries are multiplied in bytes since: answers that are nearly as far as each other change places.
+        shared = [len({*found} & {*known}) for found, known in zip(ids.tolist(), answers["ids"], strict=True)]
+        assert np.mean(shared) >= 0.95 * ANSWERS
+        np.testing.assert_allclose(distances, answers["distances"], rtol=0.02)
+    else:
+        np.testing.assert_array_equal(ids, answers["ids"])
+        np.testing.assert_allclose(distances, answers["distances"], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(codes, golden_codes(version))
 
 
