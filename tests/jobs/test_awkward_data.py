@@ -158,7 +158,7 @@ def test_other_metrics_of_moved_rows_return_their_distances(tmp_path: Path, metr
     rows, queries = data[:ROWS], data[ROWS:]
     aggtree.build(rows, tmp_path / "index", metric=metric, workers=0, progress=False, **RECORDS)
     with aggtree.open(tmp_path / "index", rows) as index:
-        ids, distances = index.search(queries, 5, SearchParams.unlimited())
+        ids, distances = index.search(queries, 5, SearchParams.unlimited(), rerank=0)
         made = index.reconstruct(ids.ravel()).reshape(*ids.shape, DIMENSION).astype(np.float64)
         exact = index.search(queries, 5, SearchParams.unlimited(), rerank=50).distances
     products = np.einsum("qd,qkd->qk", queries.astype(np.float64), made)
