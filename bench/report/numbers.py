@@ -15,6 +15,7 @@ from aggtree.jobs.report.charts import LineChart, Series
 from bench import record
 from bench.report import (
     algorithm_report,
+    build_time_report,
     compilation_report,
     embeddings_report,
     paper_figures,
@@ -145,7 +146,8 @@ def make() -> Output:
         output.files[IMAGES / "recall_time.svg"] = image_file(plot(searches[-1]).svg())
     explanation = ROOT / "docs" / "explanation"
     output.page(explanation / "paper.md", {**paper_report.parts(), **paper_figures.parts(output)})
-    output.page(explanation / "algorithm.md", algorithm_report.parts())
+    algorithm = {**algorithm_report.parts(), "build-time": build_time_report.part()}
+    output.page(explanation / "algorithm.md", algorithm)
     output.page(explanation / "scale.md", scale_report.parts(output))
     output.page(explanation / "embeddings.md", embeddings_report.parts())
     output.page(explanation / "memory.md", {"projected": scale_report.memory_table()})

@@ -8,6 +8,7 @@ where they are allocated. docs/explanation/memory.md compares projected with mea
 import math
 from dataclasses import dataclass
 
+from aggtree.engine.clustering.kmeans import COVARIANCE_BLOCK
 from aggtree.engine.dictionaries import CodeLayout
 from aggtree.engine.params import AnnealingParams, Cooling, TreeParams
 from aggtree.engine.training.cooling import START_ROWS_PER_WORD
@@ -99,16 +100,19 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
 
     A wide first dictionary is learned before all others: its words, their sums, their layout for products and
     the next words; its words and residues stay in memory. The first batch of the others needs most: they
-    start from k-means on a sample, which is held as drawn, rotated, and cut to some dimensions. Then all
-    words are solved for at once, or the whole batch is copied as heated rows.
+    start from k-means on a sample, which is held as drawn, rotated, and cut to some dimensions, or as drawn
+    and centred while its principal axes are computed. Then all words are solved for at once, or the whole
+    batch is copied as heated rows.
     """
     if work.train_rows == 0:
         return 0
     batch = (1 + ahead) * work.batch_rows * work.row_bytes + work.source_rows * work.row_bytes
+    # The trainer keeps a copy: bytes as they are, all other numbers as floats.
+    batch += work.batch_rows * work.dimension * (1 if work.item_bytes == 1 else 4)
     residue = 4 * work.batch_rows * work.dimension
     widest = max(work.words[work.layout.wide :], default=0)
     sample = min(work.batch_rows, START_ROWS_PER_WORD * widest) * work.dimension
-    starting = residue + 4 * 4 * sample + START_BYTES
+    starting = residue + max(4 * 4 * sample, 2 * 4 * sample + axes_bytes(work.dimension)) + START_BYTES
     heated = HEATED[work.annealing.cooling] * residue
     equations = 12 * work.narrow_words**2 + 24 * work.narrow_words * work.dimension
     annealing = heated + equations + encoder_bytes(work, 0) + threads * encode_block_bytes(work)
@@ -116,6 +120,11 @@ def train_bytes(work: Workload, threads: int, ahead: int) -> int:
         return batch + max(starting, annealing)
     left_over = residue + PASSES_BYTES + max(chooser_bytes(work) + starting, annealing)
     return batch + max(24 * work.words[0] * work.dimension, left_over)
+
+
+def axes_bytes(dimension: int) -> int:
+    """Principal axes of a sample: blocks of its columns and their products, or eigenvectors and scratch."""
+    return max(12 * dimension**2 + 4 * 4 * COVARIANCE_BLOCK * dimension, 32 * dimension**2)
 
 
 def encode_block_bytes(work: Workload) -> int:

@@ -5,11 +5,8 @@ share one copy of the libraries (the kernels release the GIL); a cluster has sep
 on other machines and may die without stopping the job.
 """
 
-import asyncio
 import importlib.util
 import logging
-import signal
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,6 +15,13 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPo
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Self
 
+from aggtree.jobs.running.cluster_scopes import (
+    event_loop,
+    hidden_main,
+    ignore_interrupts,
+    postponed_signals,
+    quiet_logs,
+)
 from aggtree.jobs.running.progress import Progress
 from aggtree.jobs.running.tasks import (
     ATTEMPTS,
@@ -35,7 +39,6 @@ CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 300.0  # how long a job waits for a cluster that has lost all its workers
 # A hundred looks a second at what each thread is doing cost time, and memory to remember them.
 CLUSTER_SETTINGS = {"distributed.comm.timeouts.connect": "60s", "distributed.worker.profile.enabled": False}
-LOOP_SECONDS = 120.0  # how long a stalled machine may take to start a thread
 
 
 class StoppedError(Exception):
@@ -231,7 +234,7 @@ class DaskExecutor(Executor):
         return f"scheduler {self.client.scheduler.address}: the connection was lost; {remedy}"
 
     def _finished(self, running: dict[Any, Task]) -> list[Any]:
-        """Wait for finished futures; an error when the cluster stays without workers that run."""
+        """Wait for finished futures; JobError if the cluster stays without workers that run."""
         from distributed import wait as wait_for
 
         alone_since = time.monotonic()
@@ -261,76 +264,6 @@ class DaskExecutor(Executor):
     def close(self) -> None:
         with postponed_signals():
             self._resources.close()
-
-
-def ignore_interrupts() -> None:
-    """Ignore Ctrl-C in workers: the driver closes them, otherwise they would print tracebacks."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@contextmanager
-def postponed_signals() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM until the block ends: a half-started cluster could not be closed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    arrived: list[signal.Signals] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = {
-        number: signal.signal(number, lambda number, _: arrived.append(signal.Signals(number)))
-        for number in numbers
-    }
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if arrived:
-            signal.raise_signal(arrived[0])
-
-
-@contextmanager
-def hidden_main() -> Iterator[None]:
-    """Hide the user's script from spawned workers.
-
-    A spawned process imports the main module again. Tasks do not need it, and a script without the
-    `if __name__ == "__main__"` guard would start its build again in each worker.
-    """
-    main = sys.modules["__main__"]
-    saved = {name: main.__dict__.get(name) for name in ("__file__", "__spec__")}
-    main.__dict__.pop("__file__", None)
-    main.__dict__["__spec__"] = None
-    try:
-        yield
-    finally:
-        main.__dict__.update({name: value for name, value in saved.items() if name != "__file__" or value})
-
-
-@contextmanager
-def event_loop() -> Iterator[Any]:
-    """A running event loop in a thread of its own, for clusters and clients to share.
-
-    Dask would start one itself, but gives up if the thread does not run within ten seconds; a busy or
-    suspended machine takes longer.
-    """
-    from tornado.ioloop import IOLoop
-
-    running: Future[IOLoop] = Future()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        running.set_result(IOLoop.current())
-        await stop.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="IO loop", daemon=True)
-    thread.start()
-    loop = running.result(LOOP_SECONDS)
-    try:
-        yield loop
-    finally:
-        loop.add_callback(stop.set)
-        thread.join(LOOP_SECONDS)
 
 
 def local_cluster(workers: int) -> DaskExecutor:
@@ -398,18 +331,6 @@ def _dashboard(client: Any) -> str:
         if client.dashboard_link and client.run_on_scheduler(importlib.util.find_spec, "bokeh") is not None:
             return f", dashboard {client.dashboard_link}"
     return ""
-
-
-@contextmanager
-def quiet_logs() -> Iterator[None]:
-    """Let errors of a connection come to the user as one line, and not as Dask's tracebacks too."""
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def existing_cluster(address: str) -> DaskExecutor:

@@ -137,7 +137,7 @@ def test_an_index_of_moved_and_scaled_rows_grows(tmp_path: Path, options: dict[s
         made = index.reconstruct(np.arange(ROWS)).astype(np.float64)
         apart = ((made - rows) ** 2).sum(axis=1).mean()
         assert apart < 0.5 * ((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()
-        ids, distances = index.search(queries, 5, SearchParams.unlimited())
+        ids, distances = index.search(queries, 5, SearchParams.unlimited(), rerank=0)
         exact = ((queries[:, None].astype(np.float64) - made[ids]) ** 2).sum(axis=2)
         np.testing.assert_allclose(distances, exact, rtol=0.1, atol=0.02 * exact.max())
         inside = index.range_search(queries, float(np.sqrt(distances[0, 4])) * 1.0001)

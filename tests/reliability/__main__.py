@@ -1,6 +1,8 @@
 """Run one of the long tests, or all of them.
 
-    python -m reliability NAME|all [--work DIR] [--seed N]        (NAME: see NAMES)
+    python -m reliability NAME [--work DIR] [--seed N]
+
+NAME is one of NAMES, or all.
 
 Started in tests/ with the repository's root on PYTHONPATH, as `make reliability` does. Prints one line of
 counts for each, appends it to bench/results/reliability.jsonl and to the page on reliability, and ends with

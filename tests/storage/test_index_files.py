@@ -69,11 +69,11 @@ def test_an_open_index_answers_like_the_tree_in_memory(tmp_path):
     expected = Searcher(in_memory(sample), sample.dictionaries).search(queries, 7, SearchParams.unlimited())
     with open_index(tmp_path / "i") as index:
         index.warm()
-        answer, counts = index.search_with_counts(queries, 7, SearchParams.unlimited())
+        answer, counts = index.search_with_counts(queries, 7, SearchParams.unlimited(), rerank=0)
         np.testing.assert_array_equal(answer.ids, expected.ids)
         np.testing.assert_array_equal(answer.distances, expected.distances)
         np.testing.assert_array_equal(
-            index.search(queries, 7, SearchParams.unlimited(), threads=2)[0], answer.ids
+            index.search(queries, 7, SearchParams.unlimited(), threads=2, rerank=0)[0], answer.ids
         )
         assert (counts.leaves == len(index)).all()
 
@@ -195,7 +195,7 @@ def test_an_index_of_more_than_32_bits_opens_and_answers(tmp_path):
     commit_manifest(tmp_path, IndexManifest(segments=(segment,)))
     with open_index(tmp_path) as index:
         assert len(index) == far + 2
-        answer = index.search(np.array([10, 9], np.float32), 3, SearchParams(limits=(1,)))
+        answer = index.search(np.array([10, 9], np.float32), 3, SearchParams(limits=(1,)), rerank=0)
     assert answer.ids.tolist() == [[7, 2**33, -1]]
     np.testing.assert_allclose(answer.distances, [[0, 1, np.inf]], atol=1e-4)
 

@@ -90,7 +90,7 @@ class Trial:
         """Build, verify and search; ValueError when the answers or the codes are others."""
         build(SOURCE, self.index, codes=CODES, workers=0, **TINY)
         damages = verify_index(self.index, deep=True)
-        if any("cannot be reached" in damage.what for damage in damages):
+        if any(damage.block < 0 and damage.file.startswith(CODES) for damage in damages):
             raise AggtreeError(damages[0].what)
         if damages:
             raise ValueError(damages)

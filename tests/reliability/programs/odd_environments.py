@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.small_builds import SMALL, vectors
+from numba.core.registry import cpu_target
 
+from aggtree.engine.simd.primitive import JIT
 from aggtree.jobs.append import append
 from aggtree.jobs.build import build, continue_build
 from aggtree.jobs.compact import compact
@@ -93,6 +95,9 @@ def files_too_large(source: Path, index: Path) -> None:
 
 
 def become_nobody() -> None:
+    """Give up root's permissions; import what compiles before: nobody may not read the interpreter."""
+    if JIT:
+        cpu_target.target_context.refresh()
     if os.geteuid() == 0:
         os.seteuid(NOBODY)
 

@@ -105,7 +105,7 @@ class Stress:
                     answers.add(call(opened))
 
     def ask(self, shared: Index, seed: int, calls: int, closing: int) -> Counter[str]:
-        """One thread of a round: calls and refreshes; it closes the index before number `closing`."""
+        """One thread of a round: calls and refreshes; it closes the index before call number `closing`."""
         random, found = np.random.default_rng(seed), Counter[str]()
         for number in range(calls):
             if number == closing:
