@@ -26,7 +26,7 @@ PADDING = 3 * SCORE_LIMIT
 never chosen, and within 32 bits."""
 
 SMALLEST_UNIT = 1e-30
-NORM_SLACK = 0.25
+NORM_SLACK = 1.0
 """How far beyond the range of stored norms a leaf of level 1 may be, in parts of the range."""
 SHORTER, TIMES = 0.8, 16
 """How much shorter a vector is made until its norm is within the range, and how often at most."""
