@@ -61,6 +61,16 @@ class DataSet:
         """Bytes of the codes compared: 4 bits for two dimensions, at most 32."""
         return min(32, self.base.shape[1] // 4)
 
+    @property
+    def our_bytes(self) -> int:
+        """Bytes of our codes, so that an index takes no more than the peer's: dictionaries and ids count too."""
+        rows, dimension = self.base.shape
+        word = 4 * dimension / rows
+        theirs = self.code_bytes + 8 + self.cells * word
+        sizes = range(self.code_bytes, 2, -1)
+        ours = (size for size in sizes if size + 4 + (self.cells + 32 * size) * word <= theirs)
+        return next(ours, 2)
+
 
 def recall_at_10(ids: np.ndarray, truth: np.ndarray) -> float:
     """Share of the ten true nearest among ten answers."""
@@ -120,7 +130,7 @@ def built(options: argparse.Namespace, data: DataSet, folder: Path) -> tuple[agg
     facts: dict[str, Any] = {}
     if not place.exists():
         result = aggtree.build(
-            data.path, place, metric=data.metric, bytes_per_vector=data.code_bytes, memory="2GiB"
+            data.path, place, metric=data.metric, bytes_per_vector=data.our_bytes, memory="2GiB"
         )
         facts = {"seconds": result.seconds, "peak": result.peak}
     index = aggtree.open(place, vectors=data.path)
