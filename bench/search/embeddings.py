@@ -63,7 +63,7 @@ class DataSet:
 
     @property
     def our_bytes(self) -> int:
-        """Bytes of our codes, so that an index takes no more than the peer: dictionaries and ids count too."""
+        """Bytes of our codes so that an index takes no more than the peer; dictionaries and ids count."""
         rows, dimension = self.base.shape
         word = 4 * dimension / rows
         theirs = self.code_bytes + 8 + self.cells * word
