@@ -31,8 +31,8 @@ def part() -> str:
 {where}, commit {line["commit"]}. CPU seconds include imports and child processes.
 
 {table}
-A later process imports aggtree, opens the index and searches in {later["wall"]:.2f} s, of which
-{later["cpu"]:.2f} s on the processor. `import aggtree` takes {1000 * found["import"]["wall"]:.0f} ms.
+A later process imports aggtree, opens the index and searches in {later["wall"]:.2f} s, with
+{later["cpu"]:.2f} CPU seconds on all cores. `import aggtree` takes {1000 * found["import"]["wall"]:.0f} ms.
 All kernels of searches take {found["cache_bytes"] / 1e6:.1f} MB on disk.
 
 The kernels of a first search, without those they call. Python calls `search_tree`: its time includes that
